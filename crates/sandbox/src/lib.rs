@@ -1,1 +1,11 @@
-//! Placeholder.
+//! The local world: AWS, CodeCommit, EKS and Kubernetes on one machine.
+
+pub mod codecommit;
+pub mod ec2;
+pub mod edge;
+pub mod eks;
+pub mod iam;
+pub mod kubernetes;
+pub mod ministack;
+pub mod wire;
+pub mod world;
