@@ -74,8 +74,8 @@ deploy: build ## Deploy to the account of the current AWS credentials
 	$(BIN)/sam deploy --guided --parameter-overrides Architecture=$(ARCHITECTURE)
 
 .PHONY: bench
-bench: $(VENV)/.local $(VENV)/.build ## Size, cold start and memory of each function
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/functions.py
+bench: setup ## Size, cold start and memory of each function (builds them for release)
+	$(BIN)/python bench/functions.py
 
 .PHONY: clean
 clean: ## Remove what these targets made
