@@ -1,7 +1,6 @@
 //! Commits that are safe to repeat.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use aws_sdk_codecommit::error::SdkError;
@@ -23,8 +22,8 @@ const MAX_BYTES: usize = 6_900_000;
 const MAX_FILE_BYTES: usize = 6_291_456;
 /// How often the head is read again before the state machine takes over.
 const ATTEMPTS: u32 = 6;
-/// How often a key is given time to settle; with the pauses about 20 s.
-const KEY_ATTEMPTS: u32 = 8;
+/// The longest pause between two of them.
+const PAUSE: Duration = Duration::from_millis(1_500);
 
 /// Whether what is there may be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,8 +187,6 @@ enum Failure {
     Stale(StepError),
     /// The commit may have landed: read the head and look.
     Unknown(StepError),
-    /// The key is not yet usable, or not any more.
-    Key(StepError),
     /// No attempt will help.
     Final(StepError),
 }
@@ -206,14 +203,16 @@ impl Repo<'_> {
         let mut change = Change::Unchanged;
         let mut commits = Vec::new();
         let mut written = BTreeSet::new();
-        let (mut attempt, mut key_attempt) = (0, 0);
+        let mut attempt = 0;
         'look: loop {
             let mut parent = match self.head(&commit.branch).await? {
                 Head::Commit(id) => Some(id),
                 Head::Empty => None,
                 Head::NoBranch { default_branch } => {
-                    let at = self.branch_from_default(commit, &default_branch).await?;
-                    change = Change::Created;
+                    let (at, made) = self.branch_from_default(commit, &default_branch).await?;
+                    if made {
+                        change = Change::Created;
+                    }
                     Some(at)
                 }
             };
@@ -228,40 +227,33 @@ impl Repo<'_> {
             for chunk in chunks(&pending) {
                 let failure = match self.create_commit(parent.as_deref(), commit, chunk).await {
                     Ok(reply) => {
+                        // NoChange is success: somebody else has just written the same.
+                        let Some(reply) = reply else { continue };
                         change = match (&parent, change) {
                             (None, _) | (_, Change::Created) => Change::Created,
                             _ => Change::Updated,
                         };
                         written.extend(chunk.iter().map(|entry| entry.path().to_owned()));
-                        if let Some(id) = reply.and_then(|reply| reply.commit_id) {
-                            commits.push(id.clone());
-                            parent = Some(id);
-                            continue;
-                        }
-                        // NoChange: somebody else has just written the same.
-                        attempt += 1;
-                        if attempt >= ATTEMPTS {
-                            return Err(self.moving(commit, None));
-                        }
-                        continue 'look;
+                        let id = reply.commit_id.ok_or_else(|| {
+                            StepError::internal(format!(
+                                "codecommit:CreateCommit on {}: the reply has no commit id",
+                                self.branch_label(&commit.branch)
+                            ))
+                        })?;
+                        commits.push(id.clone());
+                        parent = Some(id);
+                        continue;
                     }
                     Err(failure) => failure,
                 };
                 match failure {
                     Failure::Final(error) => return Err(error),
-                    Failure::Key(error) => {
-                        key_attempt += 1;
-                        if key_attempt >= KEY_ATTEMPTS {
-                            return Err(error);
-                        }
-                        self.pause(key_attempt, 4_000).await;
-                    }
                     Failure::Stale(error) => {
                         attempt += 1;
                         if attempt >= ATTEMPTS {
                             return Err(self.moving(commit, Some(error)));
                         }
-                        self.pause(attempt, 1_500).await;
+                        self.client().pause(attempt, PAUSE).await;
                     }
                     Failure::Unknown(error) => {
                         attempt += 1;
@@ -273,7 +265,7 @@ impl Repo<'_> {
                             change = if parent.is_none() { Change::Created } else { Change::Updated };
                         }
                         written.extend(chunk.iter().map(|entry| entry.path().to_owned()));
-                        self.pause(attempt, 1_500).await;
+                        self.client().pause(attempt, PAUSE).await;
                     }
                 }
                 continue 'look;
@@ -295,8 +287,9 @@ impl Repo<'_> {
         ))
     }
 
-    /// Lets the branch begin at the default branch's head.
-    async fn branch_from_default(&self, commit: &Commit, default: &str) -> Result<String> {
+    /// Lets the branch begin at the default branch's head. Answers with the branch's head, and
+    /// whether it was this call that made the branch.
+    async fn branch_from_default(&self, commit: &Commit, default: &str) -> Result<(String, bool)> {
         let label = self.branch_label(&commit.branch);
         if commit.new_branch == NewBranch::Refuse {
             return Err(StepError::conflict(format!(
@@ -312,18 +305,17 @@ impl Repo<'_> {
         };
         let reply = self
             .client()
-            .sdk()
-            .create_branch()
-            .repository_name(self.name())
-            .branch_name(&commit.branch)
-            .commit_id(&at)
-            .send()
+            .patiently(|| {
+                let call = self.client().sdk().create_branch().repository_name(self.name());
+                call.branch_name(&commit.branch).commit_id(&at).send()
+            })
             .await;
         match reply {
-            Ok(_) => Ok(at),
+            Ok(_) => Ok((at, true)),
             Err(e) if code(&e) == Some("BranchNameExistsException") => {
                 // A duplicate run made it; its head may be further on than the default's.
-                self.branch_head(&commit.branch).await?.ok_or_else(|| self.moving(commit, None))
+                let at = self.branch_head(&commit.branch).await?;
+                Ok((at.ok_or_else(|| self.moving(commit, None))?, false))
             }
             Err(e) => Err(error("codecommit:CreateBranch", &label, &e)),
         }
@@ -388,27 +380,16 @@ impl Repo<'_> {
                 }
             };
         }
-        match call.send().await {
+        match self.client().patiently(|| call.clone().send()).await {
             Ok(reply) => Ok(Some(reply)),
             Err(e) if code(&e) == Some("NoChangeException") => Ok(None),
             Err(e) => Err(failure(&label, &e)),
         }
     }
-
-    /// Waits with full jitter: duplicates that collided once should not do so again. Exponential
-    /// from 200 ms up to `cap` milliseconds.
-    async fn pause(&self, attempt: u32, cap: u64) {
-        let ceiling = (200u64 << attempt.min(10)).min(cap);
-        let random = RandomState::new().build_hasher().finish();
-        self.client().clock().sleep(Duration::from_millis(ceiling / 2 + random % (ceiling / 2 + 1))).await;
-    }
 }
 
 fn failure(label: &str, e: &SdkError<CreateCommitError>) -> Failure {
     let mapped = error("codecommit:CreateCommit", label, e);
-    if is_key_settling(e) {
-        return Failure::Key(mapped);
-    }
     match code(e) {
         Some(
             "ParentCommitIdOutdatedException"
@@ -419,6 +400,8 @@ fn failure(label: &str, e: &SdkError<CreateCommitError>) -> Failure {
             // Declared on merges only; should it appear here, it says the same.
             | "ConcurrentReferenceUpdateException",
         ) => Failure::Stale(mapped),
+        // A key that stays unusable has had its time in `patiently` already.
+        _ if is_key_settling(e) => Failure::Final(mapped),
         _ if mapped.name == step::ErrorName::Transient => Failure::Unknown(mapped),
         _ => Failure::Final(mapped),
     }

@@ -22,14 +22,23 @@ mod commit;
 mod error;
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
 
 use aws_config::SdkConfig;
+use aws_sdk_codecommit::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_codecommit::types::FileModeTypeEnum;
 use step::clock::Clock;
+use step::error::is_xml_throttling;
 use step::{Result, StepError};
 
 pub use commit::{Change, Commit, Committed, File, NewBranch, Overwrite, blob_id};
 pub use error::{code, error, is_key_settling};
+
+/// How often a key is given time to settle; with the pauses about 20 s.
+const KEY_ATTEMPTS: u32 = 8;
+/// How often a throttled call is made before the state machine takes over.
+const THROTTLED_ATTEMPTS: u32 = 3;
 
 /// A client for the region of its configuration.
 #[derive(Debug, Clone)]
@@ -58,6 +67,45 @@ impl Client {
     /// The clock between attempts.
     pub fn clock(&self) -> Clock {
         self.clock
+    }
+
+    /// Makes a call again while CodeCommit says that it cannot use the key yet, for about 20 s, and
+    /// while it throttles in XML, which the SDK does not know for throttling, a few times. What is
+    /// still there afterwards is real, or the state machine's to wait for.
+    ///
+    /// # Errors
+    /// The last answer.
+    pub async fn patiently<T, E, F, Fut>(&self, call: F) -> std::result::Result<T, SdkError<E>>
+    where
+        E: ProvideErrorMetadata,
+        F: Fn() -> Fut,
+        Fut: Future<Output = std::result::Result<T, SdkError<E>>>,
+    {
+        let mut attempt = 0;
+        loop {
+            let reply = call().await;
+            attempt += 1;
+            let (more, longest) = match &reply {
+                Err(e) if is_key_settling(e) => (attempt < KEY_ATTEMPTS, Duration::from_secs(4)),
+                Err(SdkError::ResponseError(raw)) => {
+                    let throttled = raw.raw().body().bytes().is_some_and(is_xml_throttling);
+                    (throttled && attempt < THROTTLED_ATTEMPTS, Duration::from_secs(1))
+                }
+                _ => (false, Duration::ZERO),
+            };
+            if !more {
+                return reply;
+            }
+            self.pause(attempt, longest).await;
+        }
+    }
+
+    /// Waits with jitter, so that duplicates which collided once do not do so again: exponentially
+    /// from 200 ms up to `longest`.
+    pub(crate) async fn pause(&self, attempt: u32, longest: Duration) {
+        let ceiling = (200u64 << attempt.min(10)).min(longest.as_millis() as u64);
+        let random = RandomState::new().build_hasher().finish();
+        self.clock.sleep(Duration::from_millis(ceiling / 2 + random % (ceiling / 2 + 1))).await;
     }
 
     /// A repository by its name. Makes no call.
@@ -145,10 +193,7 @@ impl<'a> Repo<'a> {
         }
         let metadata = self
             .client
-            .sdk
-            .get_repository()
-            .repository_name(self.name)
-            .send()
+            .patiently(|| self.client.sdk.get_repository().repository_name(self.name).send())
             .await
             .map_err(|e| error("codecommit:GetRepository", &self.label(), &e))?;
         match metadata.repository_metadata.and_then(|m| m.default_branch).filter(|b| !b.is_empty()) {
@@ -164,7 +209,10 @@ impl<'a> Repo<'a> {
 
     /// The newest commit of a branch that may not exist, by one call.
     pub(crate) async fn branch_head(&self, branch: &str) -> Result<Option<String>> {
-        let reply = self.client.sdk.get_branch().repository_name(self.name).branch_name(branch).send().await;
+        let reply = self
+            .client
+            .patiently(|| self.client.sdk.get_branch().repository_name(self.name).branch_name(branch).send())
+            .await;
         match reply {
             Ok(reply) => match reply.branch.and_then(|b| b.commit_id) {
                 Some(id) => Ok(Some(id)),
@@ -186,12 +234,10 @@ impl<'a> Repo<'a> {
         let path = commit::clean(path);
         let reply = self
             .client
-            .sdk
-            .get_file()
-            .repository_name(self.name)
-            .commit_specifier(at)
-            .file_path(path)
-            .send()
+            .patiently(|| {
+                let call = self.client.sdk.get_file().repository_name(self.name);
+                call.commit_specifier(at).file_path(path).send()
+            })
             .await;
         match reply {
             Ok(reply) => Ok(Some(reply.file_content.into_inner())),
@@ -213,12 +259,10 @@ impl<'a> Repo<'a> {
         let path = commit::clean(path);
         let reply = self
             .client
-            .sdk
-            .get_folder()
-            .repository_name(self.name)
-            .commit_specifier(at)
-            .folder_path(if path.is_empty() { "/" } else { path })
-            .send()
+            .patiently(|| {
+                let call = self.client.sdk.get_folder().repository_name(self.name);
+                call.commit_specifier(at).folder_path(if path.is_empty() { "/" } else { path }).send()
+            })
             .await;
         let reply = match reply {
             Ok(reply) => reply,
