@@ -16,7 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::{Method, Request};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use step::clock::Clock;
 use step::facts::Cluster;
 use step::{Result, StepError};
@@ -28,6 +28,9 @@ use crate::token;
 
 /// The field manager of `flux bootstrap` and `flux install`.
 pub const FIELD_MANAGER: &str = "flux";
+/// The field manager that Flux's documentation gives for annotations set from outside, which
+/// kustomize-controller recognises.
+const ANNOTATION_MANAGER: &str = "flux-client-side-apply";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
@@ -309,15 +312,17 @@ impl Kubernetes {
             .map_err(Failure::into_error)
     }
 
-    /// Changes parts of an object by a JSON merge patch.
+    /// Sets annotations, as `flux reconcile` does: by a merge patch of a manager of its own, which
+    /// takes no part in what the manager `flux` applies.
     ///
     /// # Errors
     /// As every call; `Transient` too, where the object does not exist.
-    pub async fn merge(&self, object: &ObjectRef, patch: &Value) -> Result<Value> {
+    pub async fn annotate(&self, object: &ObjectRef, annotations: &Map<String, Value>) -> Result<Value> {
         let path = self.path_of(object).await?.ok_or_else(|| self.not_served(object))?;
-        let query = [("fieldManager", FIELD_MANAGER)];
-        let body = Some(("application/merge-patch+json", patch));
-        self.call(Method::PATCH, &path, &query, body, &format!("patch {object}"))
+        let query = [("fieldManager", ANNOTATION_MANAGER)];
+        let patch = json!({"metadata": {"annotations": annotations}});
+        let body = Some(("application/merge-patch+json", &patch));
+        self.call(Method::PATCH, &path, &query, body, &format!("annotate {object}"))
             .await
             .map_err(Failure::into_error)
     }
@@ -555,7 +560,6 @@ mod tests {
 
     use kube_replies::Cluster as Api;
     use replies::Replies;
-    use serde_json::json;
     use step::ErrorName;
 
     use super::*;
@@ -598,7 +602,8 @@ mod tests {
         let mut stored = kubernetes.get(&object).await.expect("read").expect("is there");
         stored["data"] = json!({"b": "2"});
         kubernetes.replace(&stored).await.expect("replaced");
-        kubernetes.merge(&object, &json!({"metadata": {"annotations": {"k": "v"}}})).await.expect("merged");
+        let annotations = Map::from_iter([("k".to_owned(), json!("v"))]);
+        kubernetes.annotate(&object, &annotations).await.expect("annotated");
         let listed = kubernetes.list("v1", "ConfigMap", Some("n"), &[]).await.expect("listed");
         assert_eq!(listed.len(), 1);
         assert_eq!(listed[0]["data"], json!({"b": "2"}));
@@ -613,7 +618,7 @@ mod tests {
                 format!("PATCH {PATH}?fieldManager=flux&force=true application/apply-patch+yaml"),
                 format!("GET {PATH} "),
                 format!("PUT {PATH}?fieldManager=flux application/json"),
-                format!("PATCH {PATH}?fieldManager=flux application/merge-patch+json"),
+                format!("PATCH {PATH}?fieldManager=flux-client-side-apply application/merge-patch+json"),
                 "GET /api/v1/namespaces/n/configmaps ".to_owned(),
             ]
         );
