@@ -3,10 +3,12 @@
 pub mod apply;
 pub mod detect;
 pub mod kustomize;
+mod object;
 pub mod readiness;
 pub mod release;
 pub mod render;
 pub mod sync;
+mod yaml;
 
 #[cfg(test)]
 mod fixture;
