@@ -711,7 +711,8 @@ mod tests {
             std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address").port();
         let mut cluster = facts();
         cluster.endpoint = format!("https://127.0.0.1:{port}");
-        cluster.certificate_authority = STANDARD.encode(CA);
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("certificate");
+        cluster.certificate_authority = STANDARD.encode(made.cert.pem());
         let replies = Replies::new([]);
         let kubernetes = connect(&replies.config(), &cluster, Clock::System).await.expect("client");
         let error = kubernetes.get(&ObjectRef::cluster("v1", "Namespace", "n")).await.expect_err("no server");
@@ -735,16 +736,60 @@ mod tests {
         }
     }
 
-    /// A self-signed certificate without a key that anybody has.
-    const CA: &str = "-----BEGIN CERTIFICATE-----\n\
-        MIIBgjCCASegAwIBAgIUMWw2NXm2dk/xR7Nsw4i+w3DmiW8wCgYIKoZIzj0EAwIw\n\
-        FTETMBEGA1UEAwwKa3ViZXJuZXRlczAgFw0yNjEyMDEwMzE2MDBaGA8yMTI2MTEw\n\
-        NzAzMTYwMFowFTETMBEGA1UEAwwKa3ViZXJuZXRlczBZMBMGByqGSM49AgEGCCqG\n\
-        SM49AwEHA0IABLlLFTld73idcJggzQ/Cqlp4/YxjtpPB6ZHe260xWMeMqIRMAT5m\n\
-        QurVjbSqpIjBudd+ZUiNWg/JK7IzAm3P1IajUzBRMB0GA1UdDgQWBBQiwLLWRLOV\n\
-        bh7rRrNw6Ppr6TmbHTAfBgNVHSMEGDAWgBQiwLLWRLOVbh7rRrNw6Ppr6TmbHTAP\n\
-        BgNVHRMBAf8EBTADAQH/MAoGCCqGSM49BAMCA0kAMEYCIQCHQasl6dfcr6fLXyl5\n\
-        OrmFPBMbYws9mxX3KPQbVk0/zgIhAOiqlBsIUfXL92QzP7RN5PFLJCbIt7V8x3eB\n\
-        H3uqiVzc\n\
-        -----END CERTIFICATE-----";
+    /// An API server that answers one request with `{}` over TLS and hands out what it was sent,
+    /// with its certificate as PEM.
+    async fn api_over_tls() -> (u16, String, tokio::task::JoinHandle<String>) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("certificate");
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("key");
+        let config = rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .expect("configuration");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let port = listener.local_addr().expect("address").port();
+        let served = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.expect("accept");
+            let Ok(mut stream) = acceptor.accept(stream).await else { return String::new() };
+            let mut seen = Vec::new();
+            while !seen.windows(4).any(|end| end == b"\r\n\r\n") {
+                let mut chunk = [0; 4096];
+                let count = stream.read(&mut chunk).await.expect("read");
+                seen.extend_from_slice(&chunk[..count]);
+            }
+            let reply = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+            stream.write_all(reply).await.expect("write");
+            stream.shutdown().await.ok();
+            String::from_utf8_lossy(&seen).into_owned()
+        });
+        (port, made.cert.pem(), served)
+    }
+
+    #[tokio::test]
+    async fn the_token_goes_to_the_clusters_own_server_only() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let replies = Replies::new([]);
+        let namespace = ObjectRef::cluster("v1", "Namespace", "n");
+
+        let (port, pem, served) = api_over_tls().await;
+        let mut cluster = facts();
+        cluster.endpoint = format!("https://127.0.0.1:{port}");
+        cluster.certificate_authority = STANDARD.encode(pem);
+        let kubernetes = connect(&replies.config(), &cluster, Clock::System).await.expect("client");
+        assert_eq!(kubernetes.get(&namespace).await, Ok(Some(json!({}))));
+        let seen = served.await.expect("served").to_lowercase();
+        assert!(seen.starts_with("get /api/v1/namespaces/n http/1.1"), "{seen}");
+        assert!(seen.contains("authorization: bearer k8s-aws-v1."), "{seen}");
+
+        let (port, _, served) = api_over_tls().await;
+        cluster.endpoint = format!("https://127.0.0.1:{port}");
+        let kubernetes = connect(&replies.config(), &cluster, Clock::System).await.expect("client");
+        let error = kubernetes.get(&namespace).await.expect_err("another server");
+        assert_eq!(error.name, ErrorName::Conflict, "{}", error.message);
+        assert!(error.message.contains("did not sign"), "{}", error.message);
+        assert_eq!(served.await.expect("served"), "");
+        replies.finish();
+    }
 }

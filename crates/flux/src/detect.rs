@@ -261,7 +261,8 @@ mod tests {
 
     #[tokio::test]
     async fn another_flux_is_refused_with_both_sides_named() {
-        let cases: [(&str, Vec<(String, Value)>, ErrorName, &str); 7] = [
+        type Case = (&'static str, Vec<(String, Value)>, ErrorName, &'static str);
+        let cases: [Case; 7] = [
             (
                 "manager",
                 vec![(CRD.to_owned(), definition(&json!({MANAGED_BY: "Helm"}), "v1"))],
