@@ -1,1 +1,408 @@
-//! Placeholder.
+//! Makes sure that Flux's controllers run on the cluster.
+//!
+//! Flux that already runs itself from this repository and path is left alone: from then on a commit
+//! is enough to change it, and two who apply would fight. Only what is missing or broken is repaired,
+//! since a Flux without its controllers cannot repair itself. Everything else is applied as
+//! `flux bootstrap` does, in two stages. The step is polled by calling it again.
+
+use std::collections::BTreeMap;
+
+use aws_config::SdkConfig;
+use eks::Kubernetes;
+use flux::apply::{self, Applied};
+use flux::detect::{self, Found};
+use flux::readiness::{self, Controller};
+use flux::release::{self, Release};
+use flux::{kustomize, render};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use step::clock::Clock;
+use step::facts::{Cluster, Git};
+use step::{Change, Request, Resource, Result};
+use transport::Transport;
+
+const VERSION_LABEL: &str = "app.kubernetes.io/version";
+
+/// What the state machine hands over.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Input {
+    /// The user's request.
+    pub request: Request,
+    /// From `cluster`.
+    pub cluster: Cluster,
+    /// From `cluster`.
+    pub git: Git,
+}
+
+/// What it gets back.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Output {
+    /// Whether all controllers run.
+    pub ready: bool,
+    /// Why not; empty when they do.
+    pub because: String,
+    /// The controllers.
+    pub flux: FluxReport,
+    /// What was found or made, by kind.
+    pub resources: Vec<Resource>,
+}
+
+/// Flux on the cluster.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FluxReport {
+    /// The version that runs, or will.
+    pub version: String,
+    /// Its controllers.
+    pub controllers: Vec<Controller>,
+}
+
+/// The step, with what it needs.
+#[derive(Debug)]
+pub struct Step {
+    config: SdkConfig,
+    transport: Transport,
+}
+
+impl Step {
+    /// Made once, in `main`.
+    pub fn new(config: &SdkConfig) -> Self {
+        Step { config: config.clone(), transport: Transport::new(config) }
+    }
+
+    /// Looks, acts where needed, reports.
+    ///
+    /// # Errors
+    /// `Conflict`, where another Flux runs on the cluster; `InvalidInput`, where the release is not
+    /// Flux's; `Denied` and `Transient` as Kubernetes answers.
+    pub async fn apply(&self, input: Input) -> Result<Output> {
+        input.request.check()?;
+        let kubernetes = eks::connect(&self.config, &input.cluster, Clock::System).await?;
+        install(&kubernetes, || release::load(&self.transport, &input.request.flux), &input).await
+    }
+}
+
+/// The step over a client of the caller's. The release is loaded only where it is needed.
+///
+/// # Errors
+/// As [`Step::apply`].
+pub async fn install<F, Fut>(kubernetes: &Kubernetes, load: F, input: &Input) -> Result<Output>
+where
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = Result<Release>>,
+{
+    let options = &input.request.flux;
+    let names = options.all_components();
+    let found = detect::look(kubernetes, options, &input.git.url).await?;
+    let runs_itself = found.runs_itself();
+    if runs_itself && names.iter().all(|name| is_rolled_out(&found, name)) {
+        let controllers = names
+            .iter()
+            .map(|name| Controller { name: (*name).to_owned(), ready: true, message: String::new() })
+            .collect();
+        let resources = names
+            .iter()
+            .map(|name| {
+                let id = format!("{}/{name}", options.namespace);
+                Resource::new("Deployment", id, Change::Unchanged).detail("run by Flux itself")
+            })
+            .collect();
+        let version = version(&found).unwrap_or(&options.version).to_owned();
+        let flux = FluxReport { version, controllers };
+        return Ok(Output { ready: true, because: String::new(), flux, resources });
+    }
+
+    let wanted = manifests(&load().await?, input)?;
+    let wanted =
+        if runs_itself { repairs(kubernetes, &found, &wanted, &options.version).await? } else { wanted };
+    let stages = apply::stages(&wanted);
+    let mut applied = apply::ensure_all(kubernetes, &stages.definitions).await?;
+    let pending = apply::pending_definitions(kubernetes, &applied).await?;
+    if !pending.is_empty() {
+        let because = format!("Kubernetes has not established {} yet", pending.join(", "));
+        return Ok(output(
+            &applied,
+            because,
+            waiting(&names, "its definitions come first"),
+            &options.version,
+        ));
+    }
+    applied.extend(apply::ensure_all(kubernetes, &stages.rest).await?);
+    let controllers = readiness::controllers(kubernetes, &options.namespace, &names).await?;
+    Ok(output(&applied, readiness::because(&controllers), controllers, &options.version))
+}
+
+fn output(applied: &[Applied], because: String, controllers: Vec<Controller>, version: &str) -> Output {
+    let flux = FluxReport { version: version.to_owned(), controllers };
+    Output { ready: because.is_empty(), because, flux, resources: apply::summary(applied) }
+}
+
+fn waiting(names: &[&str], message: &str) -> Vec<Controller> {
+    names
+        .iter()
+        .map(|name| Controller { name: (*name).to_owned(), ready: false, message: message.to_owned() })
+        .collect()
+}
+
+/// What `kustomize build` of the folder gives, without the sync objects, whose Secret is made later.
+fn manifests(release: &Release, input: &Input) -> Result<Vec<Value>> {
+    let request = &input.request;
+    let rendered = render::render(release, &request.flux, &input.git.url, &request.repository.branch)?;
+    let files: BTreeMap<String, String> =
+        rendered.files().into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+    let built = kustomize::build(&rendered.kustomization, &files)?;
+    let is_sync = |object: &Value| {
+        let api_version = object["apiVersion"].as_str().unwrap_or_default();
+        api_version == detect::SOURCE || api_version == detect::KUSTOMIZE
+    };
+    Ok(built.objects.into_iter().filter(|object| !is_sync(object)).collect())
+}
+
+/// What a Flux that runs itself needs from outside: objects that do not exist, and Deployments of
+/// this very version that are not available. One of another version is being upgraded by Flux.
+async fn repairs(
+    kubernetes: &Kubernetes,
+    found: &Found,
+    wanted: &[Value],
+    version: &str,
+) -> Result<Vec<Value>> {
+    let mut repairs = apply::missing(kubernetes, wanted).await?;
+    repairs.extend(
+        wanted
+            .iter()
+            .filter(|object| {
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                object["kind"] == "Deployment"
+                    && found.deployment(name).is_some_and(|deployment| {
+                        readiness::delay(deployment).is_some()
+                            && deployment["metadata"]["labels"][VERSION_LABEL] == version
+                    })
+            })
+            .cloned(),
+    );
+    Ok(repairs)
+}
+
+fn is_rolled_out(found: &Found, name: &str) -> bool {
+    found.deployment(name).is_some_and(|deployment| readiness::delay(deployment).is_none())
+}
+
+fn version(found: &Found) -> Option<&str> {
+    found.deployment("source-controller")?["metadata"]["labels"][VERSION_LABEL].as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use kube_replies::Cluster as Api;
+    use serde_json::json;
+    use step::ErrorName;
+
+    use super::*;
+
+    const URL: &str = "https://git-codecommit.eu-west-1.amazonaws.com/v1/repos/demo-fluxcd";
+    const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/fluxcd/deployments";
+    const KUSTOMIZATION: &str =
+        "/apis/kustomize.toolkit.fluxcd.io/v1/namespaces/fluxcd/kustomizations/fluxcd";
+
+    fn input() -> Input {
+        let input = json!({
+            "request": {"cluster": "demo"},
+            "cluster": {"name": "demo", "arn": "arn:aws:eks:eu-west-1:123456789012:cluster/demo",
+                        "endpoint": "https://demo.example", "certificateAuthority": "",
+                        "accessEntryCreatedAt": "2020-01-02T03:00:00Z"},
+            "git": {"url": URL},
+        });
+        step::request::parse_json(&input).expect("valid")
+    }
+
+    async fn run_at(api: &Api, version: &str) -> Result<Output> {
+        let mut input = input();
+        input.request.flux.version = version.to_owned();
+        let kubernetes = Kubernetes::new(api.client(), &input.cluster, Clock::Fixed(std::time::UNIX_EPOCH));
+        let load = || async {
+            match std::env::var_os("FLUX_RELEASE_DIR") {
+                Some(dir) => Release::from_dir(version, dir.as_ref()),
+                None => Release::new(version, kube_replies::flux::release()),
+            }
+        };
+        install(&kubernetes, load, &input).await
+    }
+
+    async fn run(api: &Api) -> Result<Output> {
+        run_at(api, "v2.9.4").await
+    }
+
+    fn names() -> Vec<String> {
+        input().request.flux.all_components().into_iter().map(str::to_owned).collect()
+    }
+
+    fn roll_out(api: &Api) {
+        for name in names() {
+            set_available(api, &name, 1);
+        }
+    }
+
+    fn set_available(api: &Api, name: &str, available: i64) {
+        let path = format!("{DEPLOYMENTS}/{name}");
+        let generation = api.get(&path).expect("deployed")["metadata"]["generation"].clone();
+        api.merge(
+            &path,
+            &json!({"status": {"observedGeneration": generation, "replicas": 1, "updatedReplicas": 1,
+                               "availableReplicas": available}}),
+        );
+    }
+
+    fn runs_itself(api: &Api) {
+        api.put(
+            KUSTOMIZATION,
+            json!({"kind": "Kustomization", "metadata": {"namespace": "fluxcd", "name": "fluxcd"},
+                   "spec": {"path": "./eks-fargate/applications",
+                            "sourceRef": {"kind": "GitRepository", "name": "fluxcd"}},
+                   "status": {"lastAppliedRevision": "flux-branch@sha1:1"}}),
+        );
+    }
+
+    #[tokio::test]
+    async fn a_fresh_cluster_gets_flux_and_a_second_call_writes_nothing() {
+        let api = Api::new();
+        let first = run(&api).await.expect("installed");
+        assert!(!first.ready);
+        assert!(
+            first.because.starts_with("0 of 4 controllers run; waiting for source-controller"),
+            "{}",
+            first.because
+        );
+        assert!(first.resources.iter().all(|resource| resource.change == Change::Created));
+        assert!(first.resources.contains(&Resource::new("Namespace", "fluxcd", Change::Created)));
+
+        // Definitions, then the rest, the Deployments last but for what has no place in Flux's order.
+        let written: Vec<String> = api.writes().iter().map(|call| call.path.clone()).collect();
+        let at = |part: &str| written.iter().position(|path| path.contains(part)).expect(part);
+        assert!(at("customresourcedefinitions") < at("/namespaces/fluxcd"));
+        assert!(at("/clusterroles/") < at("/clusterrolebindings/"));
+        assert!(at("/clusterrolebindings/") < at("/deployments/"));
+        assert!(api.writes().iter().all(|call| call.query == "fieldManager=flux&force=true"));
+        // The sync objects and their Secret are another step's.
+        assert!(!written.iter().any(|path| path.contains("toolkit.fluxcd.io/v1/")), "{written:?}");
+
+        // Fargate runs what has requests = limits.
+        let stored = api.get(&format!("{DEPLOYMENTS}/source-controller")).expect("deployed");
+        let size = json!({"cpu": "250m", "memory": "768Mi"});
+        let resources = &stored["spec"]["template"]["spec"]["containers"][0]["resources"];
+        assert_eq!(resources, &json!({"limits": size, "requests": size}));
+
+        api.forget_calls();
+        roll_out(&api);
+        let second = run(&api).await.expect("looked");
+        assert!(second.ready, "{}", second.because);
+        assert!(second.resources.iter().all(|resource| resource.change == Change::Unchanged));
+        assert_eq!(api.writes(), []);
+        assert_eq!(second.flux.version, "v2.9.4");
+        assert_eq!(second.flux.controllers.len(), 4);
+        assert!(serde_json::to_string(&second).expect("text").len() < 10_000);
+    }
+
+    #[tokio::test]
+    async fn definitions_are_waited_for_before_anything_else() {
+        let api = Api::new();
+        api.leave_definitions_pending(true);
+        let output = run(&api).await.expect("looked");
+        assert!(!output.ready);
+        assert!(output.because.contains("has not established"), "{}", output.because);
+        assert!(!api.paths().iter().any(|path| path.contains("/deployments/")));
+        assert_eq!(output.flux.controllers.len(), 4);
+    }
+
+    #[tokio::test]
+    async fn flux_that_runs_itself_is_left_alone() {
+        let api = Api::new();
+        run(&api).await.expect("installed");
+        roll_out(&api);
+        runs_itself(&api);
+        // Drift is Flux's own to repair, and would be its own to fight over.
+        api.merge(&format!("{DEPLOYMENTS}/helm-controller"), &json!({"spec": {"paused": true}}));
+        api.forget_calls();
+        let output = run(&api).await.expect("looked");
+        assert!(output.ready);
+        assert_eq!(api.calls().len(), 4, "{:?}", api.calls());
+        assert_eq!(api.writes(), []);
+        assert_eq!(output.resources[0].detail.as_deref(), Some("run by Flux itself"));
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_or_broken_is_repaired() {
+        let api = Api::new();
+        run(&api).await.expect("installed");
+        roll_out(&api);
+        runs_itself(&api);
+        api.remove(&format!("{DEPLOYMENTS}/kustomize-controller"));
+        api.remove("/api/v1/namespaces/fluxcd/serviceaccounts/kustomize-controller");
+        api.merge(
+            &format!("{DEPLOYMENTS}/source-controller"),
+            &json!({"spec": {"template": {"spec": {"serviceAccountName": "nobody"}}}}),
+        );
+        set_available(&api, "source-controller", 0);
+        api.merge(&format!("{DEPLOYMENTS}/helm-controller"), &json!({"spec": {"paused": true}}));
+        api.forget_calls();
+        let output = run(&api).await.expect("repaired");
+        let mut written: Vec<String> = api.writes().iter().map(|call| call.path.clone()).collect();
+        written.sort();
+        assert_eq!(
+            written,
+            [
+                "/api/v1/namespaces/fluxcd/serviceaccounts/kustomize-controller".to_owned(),
+                format!("{DEPLOYMENTS}/kustomize-controller"),
+                format!("{DEPLOYMENTS}/source-controller"),
+            ]
+        );
+        assert!(!output.ready);
+        assert!(output.because.starts_with("2 of 4 controllers run"), "{}", output.because);
+    }
+
+    #[tokio::test]
+    async fn a_version_that_flux_is_rolling_out_is_not_fought() {
+        let api = Api::new();
+        run_at(&api, "v2.9.5").await.expect("installed");
+        roll_out(&api);
+        runs_itself(&api);
+        set_available(&api, "source-controller", 0);
+        api.forget_calls();
+        let output = run_at(&api, "v2.9.4").await.expect("looked");
+        assert_eq!(api.writes(), []);
+        assert!(!output.ready);
+    }
+
+    #[tokio::test]
+    async fn another_flux_is_refused_before_any_write() {
+        let api = Api::new();
+        api.put(
+            "/apis/apps/v1/namespaces/flux-system/deployments/source-controller",
+            json!({"kind": "Deployment", "metadata": {"namespace": "flux-system", "name": "source-controller",
+                   "labels": {"app.kubernetes.io/part-of": "flux"}}}),
+        );
+        let error = run(&api).await.expect_err("refused");
+        assert_eq!(error.name, ErrorName::Conflict);
+        assert_eq!(api.writes(), []);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_in_the_middle_is_gone_on_from() {
+        let api = Api::new();
+        api.refuse(&format!("PATCH {DEPLOYMENTS}/source-controller"), 503, "ServiceUnavailable", "later");
+        let error = run(&api).await.expect_err("refused");
+        assert_eq!(error.name, ErrorName::Transient);
+        assert!(error.message.contains("apply Deployment fluxcd/source-controller"), "{}", error.message);
+        run(&api).await.expect("goes on");
+        assert!(api.get(&format!("{DEPLOYMENTS}/source-controller")).is_some());
+    }
+
+    #[test]
+    fn bad_input_names_its_field() {
+        let error = step::request::parse_json::<Input>(&json!({"request": {"cluster": "demo"}, "color": 1}))
+            .expect_err("refused");
+        assert_eq!(error.name, ErrorName::InvalidInput);
+        assert!(error.message.contains("color"), "{}", error.message);
+    }
+}
