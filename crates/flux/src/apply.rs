@@ -182,11 +182,18 @@ pub fn summary(applied: &[Applied]) -> Vec<Resource> {
         let change = counts.iter().find(|c| c.0 > 0).map_or(Change::Unchanged, |c| c.2);
         let id = match list.as_slice() {
             [one] => one.object.path(),
-            many => format!("{} objects", many.len()),
+            many => format!("{} {}", many.len(), plural(kind)),
         };
         resources.push(Resource::new(kind, id, change).detail(texts.join(", ")));
     }
     resources
+}
+
+fn plural(kind: &str) -> String {
+    match kind.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{kind}s"),
+    }
 }
 
 fn kind(manifest: &Value) -> &str {
@@ -344,7 +351,7 @@ mod tests {
             summary(&applied),
             [
                 Resource::new("Deployment", "fluxcd/source-controller", Change::Created),
-                Resource::new("CustomResourceDefinition", "30 objects", Change::Updated)
+                Resource::new("CustomResourceDefinition", "30 CustomResourceDefinitions", Change::Updated)
                     .detail("1 updated, 29 unchanged"),
             ]
         );

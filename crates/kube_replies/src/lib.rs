@@ -4,8 +4,6 @@
 //! apply with and without dry run, JSON merge patch. A test puts objects in, may set the answer to
 //! one call ([`Cluster::answer`]), and asserts on [`Cluster::calls`] and [`Cluster::writes`].
 
-pub mod flux;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
