@@ -21,7 +21,7 @@ use transport::Transport;
 
 /// The names under which kustomize looks for its file; a folder has at most one of them.
 const KUSTOMIZATION_NAMES: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
-/// How many files beside a user's own kustomization.yaml are read.
+/// How many files that a user's own kustomization.yaml mentions are read.
 const MOST_FILES: usize = 30;
 
 /// What the state machine hands over.
@@ -192,7 +192,7 @@ struct Theirs {
     exists: bool,
     /// Its text, where it differs from what would be written.
     kustomization: Option<String>,
-    /// The folder's other files.
+    /// The files that it mentions, by their paths from the folder.
     files: BTreeMap<String, String>,
 }
 
@@ -211,18 +211,15 @@ impl Theirs {
         if entry.blob_id == codecommit::blob_id(rendered.kustomization.as_bytes()) {
             return Ok(Theirs { exists: true, ..Theirs::default() });
         }
-        let mut theirs = Theirs { exists: true, ..Theirs::default() };
-        let ours: Vec<&str> = rendered.files().iter().map(|file| file.0).collect();
-        let others = listing.files.keys().filter(|other| {
-            !ours.contains(&other.as_str()) && (other.ends_with(".yaml") || other.ends_with(".yml"))
-        });
-        for other in others.take(MOST_FILES) {
-            let bytes = repo.read_file(&head, &format!("{folder}/{other}")).await?.unwrap_or_default();
-            theirs.files.insert(other.clone(), String::from_utf8_lossy(&bytes).into_owned());
-        }
         let bytes = repo.read_file(&head, &format!("{folder}/{name}")).await?.unwrap_or_default();
-        theirs.kustomization = Some(String::from_utf8_lossy(&bytes).into_owned());
-        Ok(theirs)
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let mut files = BTreeMap::new();
+        for path in mentioned(&text).take(MOST_FILES) {
+            if let Some(bytes) = repo.read_file(&head, &format!("{folder}/{path}")).await? {
+                files.insert(path.to_owned(), String::from_utf8_lossy(&bytes).into_owned());
+            }
+        }
+        Ok(Theirs { exists: true, kustomization: Some(text), files })
     }
 
     /// The folder's objects as kustomize-controller will build them.
@@ -234,6 +231,19 @@ impl Theirs {
         let kustomization = self.kustomization.as_deref().unwrap_or(&rendered.kustomization);
         Ok(kustomize::build(kustomization, &files)?.objects)
     }
+}
+
+/// The files of the folder that a kustomization.yaml mentions beside ours. Whatever looks like the
+/// path of a file is one; reading a file too many does no harm.
+fn mentioned(kustomization: &str) -> impl Iterator<Item = &str> {
+    let ours = ["gotk-components.yaml", "gotk-sync.yaml"];
+    kustomization
+        .split(|c: char| c.is_whitespace() || "\"',[]{}".contains(c))
+        .map(|word| word.strip_prefix("./").unwrap_or(word))
+        .filter(|word| [".yaml", ".yml", ".json"].iter().any(|end| word.ends_with(end)))
+        .filter(move |word| {
+            !ours.contains(word) && !word.contains("://") && !word.split('/').any(|part| part == "..")
+        })
 }
 
 async fn commit(
@@ -439,21 +449,26 @@ mod tests {
         let api = Api::new();
         let rendered = rendered();
         let own = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n\
-                   - gotk-components.yaml\n- gotk-sync.yaml\npatches:\n- target:\n    kind: GitRepository\n  \
-                   patch: |\n    - op: replace\n      path: /spec/interval\n      value: 5m0s\n";
+                   - gotk-components.yaml\n- ./gotk-sync.yaml\npatches:\n- target:\n    kind: GitRepository\n  \
+                   path: patches/interval.yaml\n";
+        let patch = "- op: replace\n  path: /spec/interval\n  value: 5m0s\n";
         let files = [
             ("gotk-components.yaml", rendered.gotk_components.as_str()),
             ("gotk-sync.yaml", rendered.gotk_sync.as_str()),
             ("kustomization.yaml", own),
         ];
+        let file = |name: &str, text: &str| {
+            on("GetFile").with(&format!("{FOLDER}/{name}\"")).json(json!({
+                "commitId": HEAD, "blobId": SEED, "filePath": name, "fileMode": "NORMAL", "fileSize": 1,
+                "fileContent": base64(text),
+            }))
+        };
         let exchanges = vec![
             secret(),
             branch(HEAD),
             folder(HEAD, &files),
-            on("GetFile").with(&format!("{FOLDER}/kustomization.yaml")).json(
-                json!({"commitId": HEAD, "blobId": SEED, "filePath": "f", "fileMode": "NORMAL", "fileSize": 1,
-                             "fileContent": base64(own)}),
-            ),
+            file("kustomization.yaml", own),
+            file("patches/interval.yaml", patch),
             branch(HEAD),
             folder(HEAD, &files),
         ];
@@ -575,6 +590,12 @@ mod tests {
             "{}",
             error.message
         );
+    }
+
+    #[test]
+    fn only_files_of_the_folder_are_taken_for_mentioned() {
+        let text = "resources: [gotk-sync.yaml, './a.yaml', ../b.yaml, https://x/c.yaml]\npatches:\n- path: d/e.json\n";
+        assert_eq!(mentioned(text).collect::<Vec<_>>(), ["a.yaml", "d/e.json"]);
     }
 
     fn base64(text: &str) -> String {
