@@ -504,9 +504,11 @@ async fn a_commit_is_refused_by_name() {
     for (index, (commit, expected)) in cases.into_iter().enumerate() {
         assert_eq!(code(commit.send().await), expected, "case {index}");
     }
-    let fit = at(tip).put_files(file("a/x", &half)).send().await.unwrap();
-    let more = at(fit.commit_id()).put_files(file("a/y", &half)).send().await;
-    assert_eq!(code(more), "FolderContentSizeLimitExceededException");
+    let third = vec![b'z'; 2_900_000];
+    let folder = at(tip).put_files(file("a/x", &half)).put_files(file("a/y", &third)).send().await;
+    assert_eq!(code(folder), "FolderContentSizeLimitExceededException");
+    let fit = at(tip).put_files(file("a/x", &half)).put_files(file("b/y", &third)).send().await.unwrap();
+    let fit = at(fit.commit_id()).put_files(file("a/y", &half)).send().await.unwrap();
 
     let put = client.put_file().repository_name("demo").branch_name("main").file_path("top");
     let put = put.parent_commit_id(fit.commit_id().unwrap());
@@ -766,6 +768,7 @@ async fn strangers_get_403_and_only_the_silent_a_challenge() {
     let world = World::with("demo").await;
     world.put("main", None, "a", "a").await;
     world.client.create_repository().repository_name("forbidden").send().await.unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let basic = |text: &str| format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(text));
     let refs = "/info/refs?service=git-upload-pack";

@@ -1,6 +1,7 @@
 //! Commits through the API.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,12 +10,12 @@ use serde_json::{Value, json};
 
 use super::plumbing::{Entry, Files, NO_OBJECT};
 use super::refusal::{Answer, refuse, refuse_with};
-use super::{CodeCommit, Repository, branches, names, now};
+use super::{CodeCommit, Herald, Repository, branches, names, now};
 use crate::wire::{ApiError, Caller};
 
 /// Files in one commit.
 const MAX_FILES: usize = 100;
-/// Bytes of one file, and of what stands directly in a folder that a commit touches.
+/// Bytes of one file, and of what a commit writes directly into one folder.
 const MAX_FILE: usize = 6 * 1024 * 1024;
 /// Bytes of all files of one commit together.
 const MAX_CHANGE: usize = 7 * 1024 * 1024;
@@ -244,7 +245,10 @@ impl Plan {
             .iter()
             .map(|put| if let Content::Bytes(bytes) = &put.content { bytes.len() } else { 0 })
             .sum();
-        if total > MAX_CHANGE { Err(refuse("FileContentSizeLimitExceededException")) } else { Ok(()) }
+        if total > MAX_CHANGE {
+            return Err(refuse("FileContentSizeLimitExceededException"));
+        }
+        limit_folders(self)
     }
 }
 
@@ -315,7 +319,6 @@ fn apply(files: &mut Files, plan: &Plan, blobs: &[String]) -> Answer<Outcome> {
     if plan.keep_folders {
         keep(files, &emptied, &mut outcome);
     }
-    limit_folders(files, plan)?;
     Ok(outcome)
 }
 
@@ -338,15 +341,18 @@ fn keep(files: &mut Files, emptied: &[String], outcome: &mut Outcome) {
     }
 }
 
-/// Refuses a commit that leaves more than the limit directly in a folder that it writes to.
-fn limit_folders(files: &Files, plan: &Plan) -> Answer<()> {
-    let touched: BTreeSet<&[u8]> = plan.puts.iter().map(|put| folder(put.path.as_bytes())).collect();
-    for place in touched {
-        let size: u64 =
-            files.iter().filter(|(path, _)| folder(path) == place).map(|(_, entry)| entry.size).sum();
-        if size > MAX_FILE as u64 {
-            return Err(refuse("FolderContentSizeLimitExceededException"));
+/// Refuses a commit that writes more than the limit into one folder. The documentation can also be read as
+/// a limit on all that stands in the folder afterwards; then a folder could never be filled by several
+/// commits, while its advice is to make each of them smaller.
+fn limit_folders(plan: &Plan) -> Answer<()> {
+    let mut sizes: BTreeMap<&[u8], usize> = BTreeMap::new();
+    for put in &plan.puts {
+        if let Content::Bytes(bytes) = &put.content {
+            *sizes.entry(folder(put.path.as_bytes())).or_default() += bytes.len();
         }
+    }
+    if sizes.values().any(|size| *size > MAX_FILE) {
+        return Err(refuse("FolderContentSizeLimitExceededException"));
     }
     Ok(())
 }
@@ -413,6 +419,40 @@ impl Repository {
     }
 }
 
+/// A commit object that is to become a branch's head.
+struct Landing {
+    herald: Herald,
+    repository: Arc<Repository>,
+    branch: String,
+    parent: Option<String>,
+    commit: String,
+    caller: String,
+}
+
+impl Landing {
+    async fn land(self) -> Answer<()> {
+        let repository = &self.repository;
+        let _held = repository.references.lock().await;
+        if self.parent.is_none() {
+            // Another branch may have made the repository a full one in the meantime.
+            repository.parent(&self.branch, None).await?;
+        }
+        let reference = format!("refs/heads/{}", self.branch);
+        let old = self.parent.as_deref().unwrap_or(NO_OBJECT);
+        if !repository.git.swap(&reference, &self.commit, old).await? {
+            return Err(refuse(if self.parent.is_some() {
+                "ParentCommitIdOutdatedException"
+            } else {
+                "ParentCommitIdRequiredException"
+            }));
+        }
+        repository.adopt_default(&self.branch).await?;
+        repository.change(|_| ())?;
+        self.herald.announce(&repository.metadata(), &reference, old, &self.commit, &self.caller);
+        Ok(())
+    }
+}
+
 impl CodeCommit {
     async fn commit(
         &self,
@@ -466,24 +506,19 @@ impl CodeCommit {
         }
         let commit = repository.git.store_commit(text.into_bytes()).await?;
 
-        // Everything up to here may be repeated or thrown away. The reference decides.
-        let _held = repository.references.lock().await;
-        if parent.is_none() {
-            // Another branch may have made the repository a full one in the meantime.
-            repository.parent(branch, None).await?;
-        }
-        let reference = format!("refs/heads/{branch}");
-        let old = parent.as_deref().unwrap_or(NO_OBJECT);
-        if !repository.git.swap(&reference, &commit, old).await? {
-            return Err(refuse(if parent.is_some() {
-                "ParentCommitIdOutdatedException"
-            } else {
-                "ParentCommitIdRequiredException"
-            }));
-        }
-        repository.adopt_default(branch).await?;
-        repository.change(|_| ())?;
-        self.announce(&repository.metadata(), &reference, old, &commit, &caller.arn);
+        // Everything up to here may be repeated or thrown away. The reference decides, and what follows from
+        // it is done even if the caller hangs up now: it will look and find either all of it or nothing.
+        let landing = Landing {
+            herald: self.herald(),
+            repository,
+            branch: branch.to_owned(),
+            parent,
+            commit: commit.clone(),
+            caller: caller.arn.clone(),
+        };
+        tokio::spawn(landing.land())
+            .await
+            .map_err(|error| ApiError::new("InternalFailure", error.to_string()).status(500))??;
         Ok(Landed { commit, tree, outcome })
     }
 

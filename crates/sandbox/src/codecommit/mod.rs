@@ -363,7 +363,11 @@ impl CodeCommit {
     }
 
     fn announce(&self, metadata: &Metadata, reference: &str, old: &str, new: &str, caller: &str) {
-        announce(&self.settings, self.events.as_ref(), metadata, reference, old, new, caller);
+        self.herald().announce(metadata, reference, old, new, caller);
+    }
+
+    fn herald(&self) -> Herald {
+        Herald { settings: self.settings.clone(), events: self.events.clone() }
     }
 
     /// Cuts the page that a token asks for out of a list, with the token for the next one.
@@ -392,43 +396,45 @@ fn arn(settings: &Settings, name: &str) -> String {
     format!("arn:aws:codecommit:{}:{}:{name}", settings.region, settings.account)
 }
 
-/// Tells EventBridge that a reference changed from `old` to `new`, either of which may be [`NO_OBJECT`].
-fn announce(
-    settings: &Settings,
-    events: &dyn EventSink,
-    metadata: &Metadata,
-    reference: &str,
-    old: &str,
-    new: &str,
-    caller: &str,
-) {
-    let (kind, short) = match (reference.strip_prefix("refs/heads/"), reference.strip_prefix("refs/tags/")) {
-        (Some(branch), _) => ("branch", branch),
-        (_, Some(tag)) => ("tag", tag),
-        _ => return,
-    };
-    let event = match (old, new) {
-        (NO_OBJECT, _) => "referenceCreated",
-        (_, NO_OBJECT) => "referenceDeleted",
-        _ => "referenceUpdated",
-    };
-    let mut detail = json!({
-        "event": event,
-        "repositoryName": metadata.name,
-        "repositoryId": metadata.id,
-        "referenceType": kind,
-        "referenceName": short,
-        "referenceFullName": reference,
-        "callerUserArn": caller,
-    });
-    if new != NO_OBJECT {
-        detail["commitId"] = json!(new);
+/// Tells EventBridge of changed references, also after the request that changed them has gone.
+#[derive(Clone)]
+struct Herald {
+    settings: Settings,
+    events: Arc<dyn EventSink>,
+}
+
+impl Herald {
+    /// A reference went from `old` to `new`, either of which may be [`NO_OBJECT`].
+    fn announce(&self, metadata: &Metadata, reference: &str, old: &str, new: &str, caller: &str) {
+        let (kind, short) =
+            match (reference.strip_prefix("refs/heads/"), reference.strip_prefix("refs/tags/")) {
+                (Some(branch), _) => ("branch", branch),
+                (_, Some(tag)) => ("tag", tag),
+                _ => return,
+            };
+        let event = match (old, new) {
+            (NO_OBJECT, _) => "referenceCreated",
+            (_, NO_OBJECT) => "referenceDeleted",
+            _ => "referenceUpdated",
+        };
+        let mut detail = json!({
+            "event": event,
+            "repositoryName": metadata.name,
+            "repositoryId": metadata.id,
+            "referenceType": kind,
+            "referenceName": short,
+            "referenceFullName": reference,
+            "callerUserArn": caller,
+        });
+        if new != NO_OBJECT {
+            detail["commitId"] = json!(new);
+        }
+        if old != NO_OBJECT {
+            detail["oldCommitId"] = json!(old);
+        }
+        let resources = vec![arn(&self.settings, &metadata.name)];
+        self.events.publish("aws.codecommit", "CodeCommit Repository State Change", resources, detail);
     }
-    if old != NO_OBJECT {
-        detail["oldCommitId"] = json!(old);
-    }
-    let resources = vec![arn(settings, &metadata.name)];
-    events.publish("aws.codecommit", "CodeCommit Repository State Change", resources, detail);
 }
 
 const JSON: &str = "application/x-amz-json-1.1";

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc;
 
-use super::{CodeCommit, Metadata, Repository, reply, take};
+use super::{CodeCommit, Herald, Repository, reply, take};
 use crate::wire::Reply;
 
 /// What a client asks of a repository.
@@ -217,18 +217,13 @@ impl CodeCommit {
         }
         let (sender, receiver) = mpsc::channel::<Result<Bytes, std::io::Error>>(8);
         let push =
-            (service == Service::Receive).then(|| Push { teller: self.teller(), repository, receipt, user });
+            (service == Service::Receive).then(|| Push { herald: self.herald(), repository, receipt, user });
         tokio::spawn(drain(child, sender, push));
         let kind = match service {
             Service::Upload => "application/x-git-upload-pack-result",
             Service::Receive => "application/x-git-receive-pack-result",
         };
         fresh(reply(200, kind, Body::from_stream(tokio_stream::wrappers::ReceiverStream::new(receiver))))
-    }
-
-    /// What tells EventBridge of a push after the request's own handler has ended.
-    fn teller(&self) -> Teller {
-        Teller { settings: self.settings.clone(), events: self.events.clone() }
     }
 }
 
@@ -286,22 +281,9 @@ async fn drain(mut child: Child, sender: mpsc::Sender<Result<Bytes, std::io::Err
     }
 }
 
-/// Sends events on behalf of the emulator.
-struct Teller {
-    settings: super::Settings,
-    events: Arc<dyn crate::wire::EventSink>,
-}
-
-impl Teller {
-    fn tell(&self, metadata: &Metadata, reference: &str, old: &str, new: &str, user: &str) {
-        let caller = format!("arn:aws:iam::{}:user/{user}", self.settings.account);
-        super::announce(&self.settings, self.events.as_ref(), metadata, reference, old, new, &caller);
-    }
-}
-
 /// A push under way.
 struct Push {
-    teller: Teller,
+    herald: Herald,
     repository: Arc<Repository>,
     receipt: tempfile::NamedTempFile,
     user: String,
@@ -333,8 +315,9 @@ impl Push {
             }
         }
         let metadata = self.repository.metadata();
+        let caller = format!("arn:aws:iam::{}:user/{}", self.herald.settings.account, self.user);
         for (old, new, reference) in changes {
-            self.teller.tell(&metadata, reference, old, new, &self.user);
+            self.herald.announce(&metadata, reference, old, new, &caller);
         }
     }
 }
