@@ -182,7 +182,7 @@ impl Build<'_> {
             return Ok(Some(Patch { source: name.to_owned(), text, target: None }));
         }
         let options = entry["options"].as_object();
-        if options.is_some_and(|options| options.values().any(|value| value == true)) {
+        if options.is_some_and(|options| options.values().any(is_true)) {
             self.left.push(format!("{name}: options"));
             return Ok(None);
         }
@@ -264,7 +264,7 @@ impl Build<'_> {
                 self.left.push(format!("labels[{index}]"));
                 continue;
             }
-            let flag = |name: &str| entry[name].as_bool().unwrap_or(false);
+            let flag = |name: &str| is_true(&entry[name]);
             let scope = match (flag("includeSelectors"), flag("includeTemplates")) {
                 (true, _) => fields::Labels::Selectors,
                 (false, true) => fields::Labels::Templates,
@@ -311,6 +311,12 @@ fn is_empty(value: &Value) -> bool {
         Value::String(text) => text.is_empty(),
         _ => false,
     }
+}
+
+/// Kustomize reads its own file as YAML 1.1, where these words are truths, too.
+fn is_true(value: &Value) -> bool {
+    let word = |text: &str| matches!(text, "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON");
+    value == true || value.as_str().is_some_and(word)
 }
 
 fn pairs(field: &str, value: &Value) -> Result<Vec<(String, String)>> {

@@ -33,15 +33,9 @@ pub fn read(text: &str) -> Result<Vec<Value>, String> {
 
 /// Writes one document, without `---`.
 pub fn write(value: &Value) -> String {
-    let mut writer =
-        Writer { out: String::new(), column: 0, whitespace: true, indention: true, open_ended: false };
+    let mut writer = Writer { out: String::new(), column: 0, whitespace: true, indention: true };
     writer.node(value, -1, Context::Root);
     writer.write_indent(-1);
-    if writer.open_ended {
-        // A literal block that keeps its last line breaks needs a mark where the document ends.
-        writer.indicator("...", true, false, false);
-        writer.write_indent(-1);
-    }
     writer.out
 }
 
@@ -73,7 +67,6 @@ struct Writer {
     whitespace: bool,
     /// Whether the line holds nothing but indentation and `-`, `?` or `:`.
     indention: bool,
-    open_ended: bool,
 }
 
 impl Writer {
@@ -107,7 +100,6 @@ impl Writer {
         self.column += text.chars().count();
         self.whitespace = is_whitespace;
         self.indention = self.indention && is_indention;
-        self.open_ended = false;
     }
 
     /// `indent` is that of the enclosing node, -1 at the root.
@@ -165,7 +157,6 @@ impl Writer {
                     self.put(' ');
                 }
                 self.folded(text, indent, !simple_key, false);
-                self.open_ended = context == Context::Root;
             }
             Style::Single => {
                 self.indicator("'", true, false, false);
@@ -258,7 +249,6 @@ impl Writer {
             (false, _) => self.indicator("-", false, false, false),
             (true, before) if before.is_none_or(is_break) => {
                 self.indicator("+", false, false, false);
-                self.open_ended = true;
             }
             (true, _) => {}
         }

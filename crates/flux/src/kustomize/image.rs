@@ -40,10 +40,16 @@ impl Image {
             return;
         }
         self.walk(object);
-        for path in ["/spec/volumes", "/spec/template/spec/volumes"] {
-            for volume in object.pointer_mut(path).and_then(Value::as_array_mut).into_iter().flatten() {
-                if let Some(image) = volume.pointer_mut("/image/reference") {
-                    self.change(image);
+        // Kustomize goes over the pods of its own kinds once more, which a tag's suffix shows.
+        for pod in ["/spec", "/spec/template/spec"] {
+            for (list, field) in
+                [("containers", "/image"), ("initContainers", "/image"), ("volumes", "/image/reference")]
+            {
+                let path = format!("{pod}/{list}");
+                for item in object.pointer_mut(&path).and_then(Value::as_array_mut).into_iter().flatten() {
+                    if let Some(image) = item.pointer_mut(field) {
+                        self.change(image);
+                    }
                 }
             }
         }
@@ -118,7 +124,7 @@ mod tests {
             (json!({"name": "nginx", "digest": "sha256:cd"}), "nginx:1", "nginx@sha256:cd"),
             (json!({"name": "nginx", "newTag": "2", "digest": "sha256:cd"}), "nginx:1", "nginx:2@sha256:cd"),
             (json!({"name": "nginx", "newTag": "2"}), "nginx:1@sha256:ab", "nginx:2"),
-            (json!({"name": "nginx", "tagSuffix": "-x"}), "nginx:1", "nginx:1-x"),
+            (json!({"name": "nginx", "tagSuffix": "-x"}), "nginx:1", "nginx:1-x-x"),
         ] {
             let mut object = json!({"kind": "Pod", "spec": {"containers": [{"image": image}]}});
             Image::new(&entry).expect("valid").apply(&mut object);

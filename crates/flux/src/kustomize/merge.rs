@@ -190,7 +190,7 @@ fn directive(map: &Map<String, Value>) -> Outcome<(Directive, Map<String, Value>
 }
 
 /// The patch's elements come first, in its order, each merged with the one of the same key; what the
-/// patch does not mention follows.
+/// patch does not mention follows. `null` stands for a key that an element lacks.
 fn merge_list(
     name: &str,
     old: Option<&Value>,
@@ -228,31 +228,40 @@ fn merge_list(
             Directive::Merge => {}
         }
     }
+    // A second key counts only where some element has it.
+    let keys: Vec<&str> = keys
+        .iter()
+        .copied()
+        .filter(|key| old.iter().chain(&patch).any(|item| !item[*key].is_null()))
+        .collect();
+    let mut replaced: Vec<Option<Value>> = old.iter().cloned().map(Some).collect();
     for item in &patch {
-        let found = left.iter().position(|other| same_element(other, item, keys));
-        let target = found.map(|index| left.remove(index));
-        match merge(target, item, schema)? {
-            Some(Value::Object(map)) if map.is_empty() => {}
-            Some(value) => merged.push(value),
-            None => {}
+        let found = old.iter().position(|other| keys.iter().all(|key| other[*key] == item[*key]));
+        if keys.len() > 1 && found.is_none() && old.iter().any(|other| overlap(other, item, &keys)) {
+            // Kustomize loses an element that leaves out a key which its counterpart has.
+            continue;
+        }
+        let new = merge(found.map(|index| &old[index]), item, schema)?;
+        let new = new.filter(|value| value.as_object().is_none_or(|map| !map.is_empty()));
+        match found {
+            // With two keys the elements stay where they are.
+            Some(index) if keys.len() > 1 => replaced[index] = new,
+            Some(index) => {
+                replaced[index] = None;
+                merged.extend(new);
+            }
+            None => merged.extend(new),
         }
     }
-    merged.extend(left.into_iter().cloned());
+    merged.extend(replaced.into_iter().flatten());
     Ok(Some(Value::Array(merged)))
 }
 
 /// Whether two elements have a key in common and differ in none that both have.
-fn same_element(a: &Value, b: &Value, keys: &[&str]) -> bool {
-    let mut common = false;
-    for key in keys {
-        if let (Some(x), Some(y)) = (a.get(key), b.get(key)) {
-            if x != y {
-                return false;
-            }
-            common = true;
-        }
-    }
-    common
+fn overlap(a: &Value, b: &Value, keys: &[&str]) -> bool {
+    let both = |key: &&&str| !a[**key].is_null() && !b[**key].is_null();
+    let mut shared = keys.iter().filter(both).peekable();
+    shared.peek().is_some() && shared.all(|key| a[*key] == b[*key])
 }
 
 #[cfg(test)]
@@ -295,8 +304,8 @@ mod tests {
             ),
             (
                 json!({"containers": [{"name": "a", "ports": [{"containerPort": 1, "protocol": "TCP"}]}]}),
-                json!({"containers": [{"name": "a", "ports": [{"containerPort": 1, "name": "p"}]}]}),
-                json!({"containers": [{"name": "a", "ports": [{"containerPort": 1, "protocol": "TCP", "name": "p"}]}]}),
+                json!({"containers": [{"name": "a", "ports": [{"containerPort": 2}, {"containerPort": 1, "protocol": "TCP", "name": "p"}]}]}),
+                json!({"containers": [{"name": "a", "ports": [{"containerPort": 2}, {"containerPort": 1, "protocol": "TCP", "name": "p"}]}]}),
             ),
             (
                 json!({"securityContext": {"a": 1}}),
