@@ -1,5 +1,7 @@
 //! The local world: AWS, CodeCommit, EKS and Kubernetes on one machine.
 
+pub mod cli;
+pub mod clock;
 pub mod codecommit;
 pub mod ec2;
 pub mod edge;
@@ -7,5 +9,6 @@ pub mod eks;
 pub mod iam;
 pub mod kubernetes;
 pub mod ministack;
+pub mod sigv4;
 pub mod wire;
 pub mod world;

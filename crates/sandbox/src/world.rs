@@ -1,1 +1,276 @@
-//! Not built yet.
+//! The whole local world, started and stopped as one.
+
+mod deploy;
+mod executions;
+mod keys;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+pub use self::deploy::{Deployment, Release};
+pub use self::executions::{Ended, Executions};
+
+use crate::codecommit::{self, CodeCommit};
+use crate::edge::{Backends, Bound, Edge, Service};
+use crate::eks::{Eks, Seed, Tokens};
+use crate::iam::Iam;
+use crate::ministack::{self, MiniStack, ROOT_KEY, Upstream};
+use crate::wire::{Call, EventSink, Reply};
+
+/// How a world is to be.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The project's folder.
+    pub root: PathBuf,
+    /// The edge's port; 0 takes a free one.
+    pub port: u16,
+    /// Its one region.
+    pub region: String,
+    /// Its one account, twelve digits.
+    pub account: String,
+    /// Factor on the waits and retry pauses of state machines.
+    pub wait_scale: f64,
+    /// How long a new Git credential stays unusable.
+    pub credential_delay: Duration,
+    /// How long a new interface endpoint is `pending`.
+    pub endpoint_delay: Duration,
+    /// How long a Deployment takes to become available.
+    pub rollout_delay: Duration,
+    /// How long the cluster does not yet know a new access entry.
+    pub access_delay: Duration,
+    /// The name of the cluster that is there from the start.
+    pub cluster: String,
+    /// Its authentication mode.
+    pub mode: String,
+    /// The namespaces that its Fargate profile selects.
+    pub namespaces: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            root: root(),
+            port: 0,
+            region: "eu-west-1".to_owned(),
+            account: "123456789012".to_owned(),
+            wait_scale: 0.1,
+            credential_delay: Duration::from_millis(500),
+            endpoint_delay: Duration::from_secs(2),
+            rollout_delay: Duration::from_secs(2),
+            access_delay: Duration::ZERO,
+            cluster: "demo".to_owned(),
+            mode: "API_AND_CONFIG_MAP".to_owned(),
+            namespaces: vec!["fluxcd".to_owned(), "kube-system".to_owned()],
+        }
+    }
+}
+
+impl Options {
+    /// As little waiting as there can be, for tests.
+    pub fn quick() -> Options {
+        Options {
+            wait_scale: 0.02,
+            credential_delay: Duration::ZERO,
+            endpoint_delay: Duration::from_millis(300),
+            rollout_delay: Duration::from_millis(300),
+            ..Options::default()
+        }
+    }
+}
+
+/// The project's folder: where this crate was built from, or else the working folder.
+pub fn root() -> PathBuf {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    match built.canonicalize() {
+        Ok(built) if built.join("template.yaml").exists() => built,
+        _ => std::env::current_dir().unwrap_or_default(),
+    }
+}
+
+/// A running world. Dropping it ends everything in it.
+#[derive(Debug)]
+pub struct World {
+    options: Options,
+    // The order of the fields is the order of their end.
+    edge: Edge,
+    ministack: MiniStack,
+    codecommit: Arc<CodeCommit>,
+    eks: Arc<Eks>,
+    iam: Arc<Iam>,
+    folder: TempDir,
+}
+
+impl World {
+    /// Starts MiniStack, the edge and what is played behind it.
+    ///
+    /// # Errors
+    /// Where one of them does not start; what has started is ended again.
+    pub async fn start(options: Options) -> anyhow::Result<World> {
+        // The sandbox itself speaks TLS only as a server; a second call finds a provider installed.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = TempDir::with_prefix("sandbox-").context("making the world's folder")?;
+        let bound = Bound::take(options.port).await?;
+        let ministack = MiniStack::start(&ministack::Settings {
+            venv: ministack::venv(&options.root),
+            folder: folder.path().to_owned(),
+            endpoint: bound.url(),
+            region: options.region.clone(),
+            account: options.account.clone(),
+            wait_scale: options.wait_scale,
+        })
+        .await?;
+        let upstream = ministack.upstream().clone();
+        let iam = Arc::new(Iam::new(upstream.clone(), &options.region, &options.account));
+        iam.set_delay(options.credential_delay);
+        let eks = Arc::new(Eks::new(upstream.clone(), &options.region, &options.account));
+        eks.set_access_delay(options.access_delay);
+        let codecommit = Arc::new(
+            CodeCommit::new(
+                codecommit::Settings {
+                    root: folder.path().join("repositories"),
+                    base_url: bound.url(),
+                    region: options.region.clone(),
+                    account: options.account.clone(),
+                },
+                iam.clone(),
+                Arc::new(Events { upstream: upstream.clone(), region: options.region.clone() }),
+            )
+            .with_keys(Arc::new(keys::Keys::new(upstream.clone(), &options.region))),
+        );
+        iam.with_repositories(Box::new(keys::RepositoryKeys::new(
+            Arc::downgrade(&codecommit),
+            &options.region,
+            &options.account,
+        )));
+        let ec2: Arc<dyn Service> = Arc::new(Absent);
+        let edge = bound.serve(Backends {
+            upstream,
+            codecommit: codecommit.clone(),
+            ec2,
+            eks: eks.clone(),
+            iam: iam.clone(),
+        });
+        let world = World { options, edge, ministack, codecommit, eks, iam, folder };
+        world.eks.seed(Seed {
+            name: world.options.cluster.clone(),
+            vpc: "vpc-0".to_owned(),
+            subnets: Vec::new(),
+            mode: world.options.mode.clone(),
+            endpoint: "https://127.0.0.1:1".to_owned(),
+            authority: String::new(),
+            profiles: vec![("flux".to_owned(), world.options.namespaces.clone())],
+        });
+        Ok(world)
+    }
+
+    /// Ends everything and waits for the end.
+    pub async fn stop(self) {
+        // Waiting for processes blocks.
+        let _ = tokio::task::spawn_blocking(move || drop(self)).await;
+    }
+
+    /// How it was started.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Where all calls pass.
+    pub fn edge(&self) -> &Edge {
+        &self.edge
+    }
+
+    /// The way around the edge, to what MiniStack plays.
+    pub fn upstream(&self) -> &Upstream {
+        self.ministack.upstream()
+    }
+
+    /// The repositories.
+    pub fn codecommit(&self) -> &Arc<CodeCommit> {
+        &self.codecommit
+    }
+
+    /// The clusters.
+    pub fn eks(&self) -> &Arc<Eks> {
+        &self.eks
+    }
+
+    /// The Git credentials.
+    pub fn iam(&self) -> &Arc<Iam> {
+        &self.iam
+    }
+
+    /// The folder that ends with the world.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What other processes need in their environment to use this world's AWS.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        let region = &self.options.region;
+        [
+            ("AWS_ENDPOINT_URL", self.edge.url()),
+            ("AWS_ACCESS_KEY_ID", ROOT_KEY.to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", ROOT_KEY.to_owned()),
+            ("AWS_REGION", region.clone()),
+            ("AWS_DEFAULT_REGION", region.clone()),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+    }
+
+    /// A program of the Python environment (`aws`, `sam`), told of this world and of nothing else.
+    pub fn program(&self, name: &str) -> tokio::process::Command {
+        let bin = ministack::venv(&self.options.root).join("bin");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = tokio::process::Command::new(bin.join(name));
+        command
+            .kill_on_drop(true)
+            .env("PATH", format!("{}:{path}", bin.display()))
+            .env("HOME", self.folder.path())
+            .env("AWS_CONFIG_FILE", self.folder.path().join("no-config"))
+            .env("AWS_SHARED_CREDENTIALS_FILE", self.folder.path().join("no-credentials"))
+            .env("AWS_PAGER", "")
+            .env("SAM_CLI_TELEMETRY", "0")
+            .env_remove("AWS_PROFILE")
+            .env_remove("AWS_SESSION_TOKEN")
+            .envs(self.environment());
+        command
+    }
+}
+
+/// EC2 until it is built.
+struct Absent;
+
+impl Service for Absent {
+    fn answer<'a>(&'a self, _: &'a Call) -> BoxFuture<'a, Option<Reply>> {
+        Box::pin(async { None })
+    }
+}
+
+/// Publishes CodeCommit's events on MiniStack's default bus.
+struct Events {
+    upstream: Upstream,
+    region: String,
+}
+
+impl EventSink for Events {
+    fn publish(&self, source: &str, detail_type: &str, resources: Vec<String>, detail: Value) {
+        let entry = json!({
+            "Source": source, "DetailType": detail_type, "Resources": resources, "Detail": detail.to_string(),
+        });
+        let (upstream, region) = (self.upstream.clone(), self.region.clone());
+        // Events are best effort, as CodeCommit's are.
+        tokio::spawn(async move {
+            if let Err(error) = upstream.publish(&region, entry).await {
+                tracing::warn!(error = %error, "an event was not published");
+            }
+        });
+    }
+}
