@@ -587,6 +587,8 @@ async fn a_key_decides_whether_a_repository_answers() {
     let change = world.client.update_repository_encryption_key().repository_name("demo");
     let change = change.kms_key_id("alias/demo").send().await.unwrap();
     assert_eq!(change.kms_key_id(), Some(KEY));
+    assert_eq!(world.service.key("demo").as_deref(), Some(KEY));
+    assert_eq!(world.service.key("plain"), None, "AWS manages this one");
     assert!(change.original_kms_key_id().unwrap().starts_with("arn:aws:kms:eu-west-1:123456789012:key/"));
     world.put("main", None, "a", "a").await;
     for (state, expected) in [

@@ -256,6 +256,12 @@ impl CodeCommit {
         self.page.store(entries.max(1), Ordering::SeqCst);
     }
 
+    /// The customer-managed key of a repository: nothing for the key that AWS manages, which asks no rights
+    /// of a Git user, and for a repository that doesn't exist.
+    pub fn key(&self, repository: &str) -> Option<String> {
+        self.find(repository)?.metadata().key
+    }
+
     /// Whether a path belongs to the Git endpoint.
     pub fn is_git(path: &str) -> bool {
         path.starts_with("/v1/repos/")

@@ -109,7 +109,7 @@ impl CodeCommit {
             "repositoryName": metadata.name,
             "creationDate": seconds(metadata.created),
             "lastModifiedDate": seconds(metadata.modified),
-            "cloneUrlHttp": format!("{}/v1/repos/{}", self.settings.base_url, metadata.name),
+            "cloneUrlHttp": format!("{}/v1/repos/{}", self.settings.base_url.trim_end_matches('/'), metadata.name),
             "cloneUrlSsh": format!(
                 "ssh://git-codecommit.{}.amazonaws.com/v1/repos/{}", self.settings.region, metadata.name
             ),
