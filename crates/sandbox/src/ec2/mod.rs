@@ -328,6 +328,12 @@ impl Ec2 {
     }
 }
 
+impl crate::edge::Service for Ec2 {
+    fn answer<'a>(&'a self, call: &'a Call) -> futures::future::BoxFuture<'a, Option<Reply>> {
+        Box::pin(async move { Some(self.call(call).await) })
+    }
+}
+
 impl World {
     fn answer(&mut self, region: &str, action: &str, form: &Form) -> Result<Xml, ApiError> {
         let Some((_, known, handler)) = ACTIONS.iter().find(|(name, _, _)| *name == action) else {
