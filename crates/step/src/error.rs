@@ -130,13 +130,14 @@ impl StepError {
         match error {
             SdkError::ServiceError(service) => {
                 let meta = service.err();
-                StepError::from_code(
-                    action,
-                    resource,
-                    meta.code().unwrap_or("Unknown"),
-                    meta.message().unwrap_or("no message"),
-                    status,
-                )
+                // A success that could not be parsed is no refusal: what was asked may have been done.
+                let unreadable = meta.code().is_none() && status.is_some_and(|s| (200..300).contains(&s));
+                let (code, text) = if unreadable {
+                    ("UnreadableReply", "the reply could not be read")
+                } else {
+                    (meta.code().unwrap_or("Unknown"), meta.message().unwrap_or("no message"))
+                };
+                StepError::from_code(action, resource, code, text, status)
             }
             SdkError::ResponseError(raw) => {
                 // CodeCommit throttles with an XML body on its JSON API (hashicorp/terraform#22686),

@@ -7,6 +7,11 @@ use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tracing::{Level, Metadata};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::error::{Result, StepError};
 use crate::request::parse_json;
@@ -44,17 +49,22 @@ pub fn env_var(name: &str) -> Result<String> {
 pub fn init() {
     // A second call finds one installed, which is what is wanted.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    tracing_subscriber::fmt()
+    let lines = tracing_subscriber::fmt::layer()
         .json()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("LOG_LEVEL")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
-        )
         .with_current_span(false)
         .with_span_list(false)
         // CloudWatch adds the time.
-        .without_time()
-        .init();
+        .without_time();
+    let level = EnvFilter::try_from_env("LOG_LEVEL").unwrap_or_else(|_| EnvFilter::new("info"));
+    let quiet = filter_fn(may_be_logged);
+    tracing_subscriber::registry().with(lines).with(level).with(quiet).init();
+}
+
+/// False for what the SDK and the HTTP stack below it say in detail: at TRACE the SDK prints whole
+/// requests and replies, passwords among them, so no LOG_LEVEL lets that through.
+pub fn may_be_logged(metadata: &Metadata<'_>) -> bool {
+    *metadata.level() <= Level::INFO
+        || !["aws_", "hyper", "h2", "rustls"].iter().any(|part| metadata.target().starts_with(part))
 }
 
 /// Runs a step as a Lambda function: JSON in, parsed here so that bad input gets our error name

@@ -125,8 +125,8 @@ struct Credential {
 struct Recorded {
     id: String,
     url: String,
-    /// The tags do not say so yet.
-    retag: bool,
+    /// The value, where it had to be read because the tags do not say so yet.
+    value: Option<Stored>,
 }
 
 /// What was done over all rounds of a run.
@@ -366,16 +366,18 @@ impl Step {
         };
 
         if recorded.url != wanted.url {
-            let Some(mut stored) = self.read(wanted).await? else {
-                return Ok(Round::Again(wanted.busy()));
+            let value = match recorded.value.clone() {
+                Some(value) => Some(value),
+                None => self.read(wanted).await?,
             };
+            let Some(mut stored) = value else { return Ok(Round::Again(wanted.busy())) };
             stored.url.clone_from(&wanted.url);
             stored.credential_id.clone_from(&recorded.id);
             if !self.put(wanted, secret, &stored).await.map_err(|not| not.error)? {
                 return Ok(Round::Again(wanted.busy()));
             }
             changes.secret(Change::Updated, format!("the address was {}", recorded.url));
-        } else if recorded.retag {
+        } else if recorded.value.is_some() {
             let current = secret.current().unwrap_or_default();
             self.tag(wanted, secret, &recorded.id, current).await?;
             changes.secret(Change::Updated, "its tags name the credential that it holds");
@@ -470,7 +472,7 @@ impl Step {
             return Ok(None);
         }
         if let Some((id, url)) = secret.tagged() {
-            return Ok(Some(Recorded { id: id.to_owned(), url: url.to_owned(), retag: false }));
+            return Ok(Some(Recorded { id: id.to_owned(), url: url.to_owned(), value: None }));
         }
         let Some(stored) = self.read(wanted).await? else { return Ok(None) };
         // A value that a person wrote may lack the id; user names of one user's credentials differ.
@@ -478,8 +480,8 @@ impl Step {
             .iter()
             .find(|c| c.id == stored.credential_id)
             .or_else(|| credentials.iter().find(|c| c.username == stored.username))
-            .map_or(stored.credential_id, |c| c.id.clone());
-        Ok(Some(Recorded { id, url: stored.url, retag: true }))
+            .map_or_else(|| stored.credential_id.clone(), |c| c.id.clone());
+        Ok(Some(Recorded { id, url: stored.url.clone(), value: Some(stored) }))
     }
 
     /// The value of the current version. `None` where there is none, or none that this step wrote.

@@ -7,8 +7,11 @@ use credentials::{Input, Output, Step};
 use replies::{Exchange, Replies, on};
 use serde_json::{Value, json};
 use step::clock::Clock;
-use step::runtime::Stack;
+use step::runtime::{Stack, may_be_logged};
 use step::{Change, ErrorName, StepError};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 const KEY: &str = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab";
 const URL: &str = "https://git-codecommit.eu-west-1.amazonaws.com/v1/repos/demo-fluxcd";
@@ -31,8 +34,30 @@ fn input() -> Input {
     step::request::parse_json(&serde_json::from_str::<Value>(text).expect("JSON")).expect("an input")
 }
 
-/// Runs the step. Whatever comes of it, the password is not in it.
+/// What all tests log at the most talkative level, through the filter that the functions use.
+static LOG: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
+static LOGGED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+struct Log;
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOGGED.fetch_add(bytes.len(), std::sync::atomic::Ordering::Relaxed);
+        LOG.lock().expect("the log").write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Runs the step. Whatever comes of it, the password is neither in that nor in the log.
 async fn apply(script: impl IntoIterator<Item = Exchange>) -> Result<Output, StepError> {
+    // The first test installs it, the others find it.
+    let _ = tracing_subscriber::registry()
+        .with(tracing_subscriber::fmt::layer().with_ansi(false).with_writer(|| Log))
+        .with(filter_fn(may_be_logged))
+        .try_init();
+    tracing::trace!("a test begins");
     let replies = Replies::new(script);
     let step =
         Step::new(&replies.config(), Stack { name: "stack".to_owned() }).with_clock(Clock::Fixed(now()));
@@ -44,6 +69,10 @@ async fn apply(script: impl IntoIterator<Item = Exchange>) -> Result<Output, Ste
     };
     assert!(!shown.contains(SENTINEL), "{shown}");
     assert!(!format!("{step:?}").contains(SENTINEL));
+    let log = std::mem::take(&mut *LOG.lock().expect("the log"));
+    for line in String::from_utf8_lossy(&log).lines() {
+        assert!(!line.contains(SENTINEL), "the log: {line}");
+    }
     result
 }
 
@@ -782,4 +811,10 @@ async fn an_unreadable_reply_shows_no_password() {
     .await
     .expect("healed");
     assert_eq!(output.credentials.credential_id, "ACCA2");
+}
+
+#[tokio::test]
+async fn the_log_is_looked_at() {
+    apply(look(secret(Some("ACCA1")), &[A])).await.expect("unchanged");
+    assert!(LOGGED.load(std::sync::atomic::Ordering::Relaxed) > 0, "nothing was logged");
 }
