@@ -93,9 +93,3 @@ pub(crate) fn merge(object: &mut Map<String, Value>, field: &str, key: &str, val
         inner.insert(key.to_owned(), value);
     }
 }
-
-/// The containers of a workload's pod template.
-pub(crate) fn containers(object: &Value) -> impl Iterator<Item = &Value> {
-    let list = object["spec"]["template"]["spec"]["containers"].as_array();
-    list.map(Vec::as_slice).unwrap_or_default().iter()
-}

@@ -278,27 +278,36 @@ fn kustomization(options: &FluxOptions, objects: &[Value]) -> String {
     let size = json!({ "cpu": options.resources.cpu, "memory": options.resources.memory });
     // Deployments whose containers have the same names share a patch; in every release so far that
     // is all of them.
-    let mut groups: Vec<(Vec<&str>, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(Value, Vec<&str>)> = Vec::new();
     for object in objects.iter().filter(|object| object::kind(object) == "Deployment") {
-        let containers: Vec<&str> = object::containers(object).filter_map(|c| c["name"].as_str()).collect();
-        match groups.iter_mut().find(|(names, _)| *names == containers) {
+        let mut pod = json!({});
+        for list in ["initContainers", "containers"] {
+            let containers: Vec<Value> = object["spec"]["template"]["spec"][list]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|container| {
+                    json!({ "name": container["name"], "resources": { "limits": size, "requests": size } })
+                })
+                .collect();
+            if !containers.is_empty() {
+                pod[list] = json!(containers);
+            }
+        }
+        match groups.iter_mut().find(|(other, _)| *other == pod) {
             Some((_, deployments)) => deployments.push(object::name(object)),
-            None => groups.push((containers, vec![object::name(object)])),
+            None => groups.push((pod, vec![object::name(object)])),
         }
     }
     let one = groups.len() == 1;
     let patches: Vec<Value> = groups
         .iter()
-        .map(|(containers, deployments)| {
-            let containers: Vec<Value> = containers
-                .iter()
-                .map(|name| json!({ "name": name, "resources": { "limits": size, "requests": size } }))
-                .collect();
+        .map(|(pod, deployments)| {
             let patch = json!({
                 "apiVersion": "apps/v1",
                 "kind": "Deployment",
                 "metadata": { "name": "all" },
-                "spec": { "template": { "spec": { "containers": containers } } },
+                "spec": { "template": { "spec": pod } },
             });
             let mut target = json!({ "kind": "Deployment", "labelSelector": format!("{PART_OF}=flux") });
             if !one {
@@ -377,5 +386,60 @@ fn print_duration(nanos: u64) -> String {
                 (h, m) => format!("{h}h{m}m{seconds}"),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_printed_as_go_prints_them() {
+        for (text, printed) in [
+            ("30s", Some("30s")),
+            ("90s", Some("1m30s")),
+            ("1m", Some("1m0s")),
+            ("1h", Some("1h0m0s")),
+            ("1.5h", Some("1h30m0s")),
+            ("61m1.001s", Some("1h1m1.001s")),
+            ("1500ms", Some("1.5s")),
+            ("2.0005s", Some("2.0005s")),
+            ("15ms", Some("15ms")),
+            ("1.5us", Some("1.5µs")),
+            ("7ns", Some("7ns")),
+            ("0s", Some("0s")),
+            (".5s", Some("500ms")),
+            ("1", None),
+            ("", None),
+            (".s", None),
+            ("-1s", None),
+            ("1d", None),
+            ("99999999999h", None),
+        ] {
+            assert_eq!(go_duration(text).as_deref(), printed, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_patch_names_every_container() {
+        let deployment = |name: &str, pod: Value| json!({"kind": "Deployment", "metadata": {"name": name}, "spec": {"template": {"spec": pod}}});
+        let objects = [
+            deployment("a", json!({"containers": [{"name": "manager"}]})),
+            deployment(
+                "b",
+                json!({"containers": [{"name": "manager"}], "initContainers": [{"name": "init"}]}),
+            ),
+            deployment("c", json!({"containers": [{"name": "manager"}]})),
+        ];
+        let text = kustomization(&FluxOptions::default(), &objects);
+        let read = yaml::read(&text).expect("YAML").remove(0);
+        let patches = read["patches"].as_array().expect("patches");
+        let names: Vec<&str> = patches.iter().filter_map(|patch| patch["target"]["name"].as_str()).collect();
+        assert_eq!(names, ["a|c", "b"]);
+        assert!(
+            patches[1]["patch"]
+                .as_str()
+                .is_some_and(|patch| patch.contains("initContainers:\n      - name: init"))
+        );
     }
 }

@@ -667,3 +667,132 @@ fn one_or_two(text: &str) -> Option<(u32, &str)> {
     let digits = text.bytes().take(2).take_while(u8::is_ascii_digit).count();
     Some((text.get(..digits)?.parse().ok()?, &text[digits..]))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What `sigs.k8s.io/yaml` writes for a string behind a key.
+    #[test]
+    fn strings_are_written_as_go_writes_them() {
+        for (text, written) in [
+            ("plain text", "plain text"),
+            ("", "\"\""),
+            ("true", "\"true\""),
+            ("y", "\"y\""),
+            ("Off", "\"Off\""),
+            ("null", "\"null\""),
+            ("~", "\"~\""),
+            ("<<", "<<"),
+            ("=", "="),
+            ("1", "\"1\""),
+            ("-0b11", "\"-0b11\""),
+            ("017", "\"017\""),
+            ("089", "\"089\""),
+            ("1_000", "\"1_000\""),
+            ("0x_1", "\"0x_1\""),
+            ("_1", "_1"),
+            ("1e3", "\"1e3\""),
+            ("1e999", "1e999"),
+            ("1e", "1e"),
+            ("5.", "\"5.\""),
+            (".5", "\".5\""),
+            ("..5", "..5"),
+            ("+.INF", "\"+.INF\""),
+            ("18446744073709551616", "\"18446744073709551616\""),
+            ("2020-1-1", "\"2020-1-1\""),
+            ("2020-02-30", "2020-02-30"),
+            ("2020-01-01 10:00:00Z", "2020-01-01 10:00:00Z"),
+            ("2020-01-01T00:00:00Z", "\"2020-01-01T00:00:00Z\""),
+            ("1:30", "\"1:30\""),
+            ("1:60", "1:60"),
+            ("v2.9.4", "v2.9.4"),
+            ("1000m", "1000m"),
+            ("- a", "'- a'"),
+            ("-a", "-a"),
+            ("a: b", "'a: b'"),
+            ("a:b", "a:b"),
+            ("a #b", "'a #b'"),
+            ("a#b", "a#b"),
+            ("?", "'?'"),
+            ("'a", "'''a'"),
+            ("it's", "it's"),
+            (" a", "' a'"),
+            ("a ", "'a '"),
+            ("*", "'*'"),
+            ("%a", "'%a'"),
+            ("a,b]", "a,b]"),
+            ("---", "'---'"),
+            ("a\tb", "\"a\\tb\""),
+            ("\u{1b}", "\"\\e\""),
+            ("\u{1F600}", "\"\\U0001F600\""),
+            ("\u{e9}", "\u{e9}"),
+            ("a\nb", "|-\n  a\n  b"),
+            ("a\nb\n", "|\n  a\n  b"),
+            ("a\n\nb\n\n", "|+\n  a\n\n  b\n"),
+            (" a\nb", "|2-\n   a\n  b"),
+            ("a \nb", "\"a \\nb\""),
+            ("\n", "|2+\n"),
+        ] {
+            assert_eq!(write(&json!({ "k": text })), format!("k: {written}\n"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn long_text_breaks_at_the_first_space_past_column_80() {
+        let text = "abcdefghi ".repeat(10);
+        let eight = "abcdefghi ".repeat(8);
+        let expected = format!("k: {}\n  abcdefghi abcdefghi\n", eight.trim_end());
+        assert_eq!(write(&json!({ "k": text.trim_end() })), expected);
+        // The trailing space of a quoted text stays where it is.
+        assert_eq!(
+            write(&json!({ "k": text })),
+            format!("k: '{}\n  abcdefghi abcdefghi '\n", eight.trim_end())
+        );
+        let key = "k".repeat(129);
+        assert_eq!(write(&json!({ key.clone(): [1] })), format!("? {key}\n: - 1\n"));
+    }
+
+    #[test]
+    fn keys_are_sorted_and_sequences_stand_flush() {
+        let value = json!({
+            "k10": 1, "k9": 2, "b": [], "a": {}, "$ref": null, "B": [[1, 2], {"y": true, "x": 1.5}],
+            "1": [], "a-b": "x", "ab": "y", "a01": 1, "a1": 1,
+        });
+        let expected = "$ref: null\n\"1\": []\nB:\n- - 1\n  - 2\n- x: 1.5\n  \"y\": true\na: {}\na-b: x\na1: 1\na01: 1\nab: \"y\"\nb: []\nk9: 2\nk10: 1\n";
+        assert_eq!(write(&value), expected);
+    }
+
+    #[test]
+    fn numbers_are_written_as_go_writes_them() {
+        for (number, written) in [
+            (json!(0), "0"),
+            (json!(-5), "-5"),
+            (json!(u64::MAX), "18446744073709551615"),
+            (json!(1.5), "1.5"),
+            (json!(3.0), "3"),
+            (json!(-0.0), "0"),
+            (json!(123_456.5), "123456.5"),
+            (json!(1_234_567.5), "1.2345675e+06"),
+            (json!(0.0001), "0.0001"),
+            (json!(0.000_012_34), "1.234e-05"),
+            (json!(1e20), "1e+20"),
+            (json!(1e300), "1e+300"),
+        ] {
+            assert_eq!(write(&json!({ "k": number })), format!("k: {written}\n"));
+        }
+    }
+
+    #[test]
+    fn what_was_written_reads_back() {
+        let value = json!({
+            "a": ["x: y", "", "\n", " a\n", {"b": null, "c": [{}], "017": "0x1"}],
+            "long": "ab ".repeat(90),
+        });
+        assert_eq!(read(&write(&value)), Ok(vec![value]));
+        assert_eq!(read("---\n---\na: 1\n---\n# nothing\n"), Ok(vec![json!({"a": 1})]));
+        assert!(read("a: [").is_err());
+    }
+}
