@@ -79,6 +79,7 @@ def serve():
     patch_history()
     patch_start_execution()
     patch_secrets()
+    patch_alarms()
 
     raise_file_limit()
     config = Config()
@@ -359,6 +360,30 @@ def patch_secrets():
         return status, headers, body
 
     sm._create_secret, sm._put_secret_value, sm._update_secret = create_secret, put_secret_value, update_secret
+
+
+def patch_alarms():
+    """CloudFormation takes an alarm on metric math, as AWS does.
+
+    MiniStack refuses to create it. Here it stands on the first metric of its expression: that keeps its
+    name, threshold and actions, and as MiniStack publishes no metrics of state machines, no expression
+    over them would ever change.
+    """
+    from ministack.services.cloudformation import provisioners
+
+    record = provisioners._cw_metric_alarm_record
+
+    def metric_alarm_record(name, props):
+        stats = [entry["MetricStat"] for entry in props.get("Metrics") or [] if "MetricStat" in entry]
+        if stats:
+            metric = stats[0]["Metric"]
+            props = {key: value for key, value in props.items() if key != "Metrics"} | {
+                "MetricName": metric.get("MetricName"), "Namespace": metric.get("Namespace"),
+                "Dimensions": metric.get("Dimensions", []), "Period": stats[0].get("Period", 60),
+                "Statistic": stats[0].get("Stat", "Sum")}
+        return record(name, props)
+
+    provisioners._cw_metric_alarm_record = metric_alarm_record
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 mod tokens;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -45,23 +45,73 @@ pub struct Seed {
     pub vpc: String,
     /// `subnet-…`
     pub subnets: Vec<String>,
+    /// Those of them that are private, for its Fargate profiles.
+    pub private_subnets: Vec<String>,
+    /// `sg-…`: the group of its own interfaces.
+    pub group: String,
     /// `API`, `API_AND_CONFIG_MAP` or `CONFIG_MAP`.
     pub mode: String,
     /// The address of its Kubernetes API.
     pub endpoint: String,
     /// That API's certificate authority, as PEM.
     pub authority: String,
-    /// Fargate profiles: name and selected namespaces.
-    pub profiles: Vec<(String, Vec<String>)>,
+    /// Fargate profiles: name and selectors.
+    pub profiles: Vec<(String, Vec<Selector>)>,
 }
 
+/// Which pods a Fargate profile takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selector {
+    /// The profile's name.
+    pub profile: String,
+    /// A namespace, with `*` and `?`.
+    pub namespace: String,
+    /// Labels that a pod must have.
+    pub labels: Vec<(String, String)>,
+}
+
+impl Selector {
+    /// All pods of a namespace.
+    pub fn namespace(namespace: &str) -> Selector {
+        Selector { profile: String::new(), namespace: namespace.to_owned(), labels: Vec::new() }
+    }
+
+    fn body(&self) -> Value {
+        let labels: serde_json::Map<String, Value> =
+            self.labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        if labels.is_empty() {
+            json!({ "namespace": self.namespace })
+        } else {
+            json!({ "namespace": self.namespace, "labels": labels })
+        }
+    }
+
+    fn of(profile: &str, body: &Value) -> Selector {
+        let labels = body["labels"].as_object().into_iter().flatten();
+        Selector {
+            profile: profile.to_owned(),
+            namespace: body["namespace"].as_str().unwrap_or_default().to_owned(),
+            labels: labels.map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned())).collect(),
+        }
+    }
+}
+
+/// Told of a cluster's name and of what its Fargate profiles select, whenever that changes.
+pub type OnProfiles = Box<dyn Fn(&str, Vec<Selector>) + Send + Sync>;
+
 /// The emulator.
-#[derive(Debug)]
 pub struct Eks {
     upstream: Upstream,
     region: String,
     account: String,
     state: Mutex<State>,
+    on_profiles: OnceLock<OnProfiles>,
+}
+
+impl std::fmt::Debug for Eks {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Eks").field("state", &self.state).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -143,6 +193,27 @@ impl Eks {
             region: region.to_owned(),
             account: account.to_owned(),
             state: Mutex::new(State { profile_delay: Duration::from_secs(2), ..State::default() }),
+            on_profiles: OnceLock::new(),
+        }
+    }
+
+    /// Whom to tell of changed Fargate profiles.
+    pub fn on_profiles(&self, tell: OnProfiles) {
+        // Once is enough; the world is built in one place.
+        let _ = self.on_profiles.set(tell);
+    }
+
+    fn tell_profiles(&self, cluster: &str) {
+        let selectors = self.lock().clusters.get(cluster).map(|cluster| {
+            let staying = cluster.profiles.iter().filter(|(_, profile)| !profile.deleting);
+            let selectors = staying.flat_map(|(name, profile)| {
+                let list = profile.body["selectors"].as_array().cloned().unwrap_or_default();
+                list.into_iter().map(|body| Selector::of(name, &body)).collect::<Vec<_>>()
+            });
+            selectors.collect()
+        });
+        if let (Some(tell), Some(selectors)) = (self.on_profiles.get(), selectors) {
+            tell(cluster, selectors);
         }
     }
 
@@ -159,11 +230,10 @@ impl Eks {
             entries: BTreeMap::new(),
             seed,
         };
-        for (name, namespaces) in cluster.seed.profiles.clone() {
-            let selectors: Vec<Value> =
-                namespaces.iter().map(|namespace| json!({ "namespace": namespace })).collect();
+        for (name, selectors) in cluster.seed.profiles.clone() {
+            let selectors: Vec<Value> = selectors.iter().map(Selector::body).collect();
             let role = format!("arn:aws:iam::{}:role/eks-fargate", self.account);
-            let subnets = json!(cluster.seed.subnets);
+            let subnets = json!(cluster.seed.private_subnets);
             let body = self.profile_body(&cluster.seed.name, &name, &role, &subnets, json!(selectors), json!({}));
             cluster.profiles.insert(name, Profile { body, until: Instant::now(), deleting: false });
         }
@@ -235,12 +305,20 @@ impl Eks {
             "ListFargateProfiles" => self.with_cluster(cluster, |c, _| {
                 page("fargateProfileNames", c.profiles.keys().cloned().collect(), &query)
             }),
-            "CreateFargateProfile" => self.create_profile(cluster, &body),
+            "CreateFargateProfile" => {
+                let created = self.create_profile(cluster, &body)?;
+                self.tell_profiles(cluster);
+                Ok(created)
+            }
             "DescribeFargateProfile" => self.with_cluster(cluster, |c, _| {
                 let profile = c.profiles.get(name).ok_or_else(|| no_profile(name))?;
                 Ok(json!({ "fargateProfile": profile.described() }))
             }),
-            "DeleteFargateProfile" => self.delete_profile(cluster, name),
+            "DeleteFargateProfile" => {
+                let deleted = self.delete_profile(cluster, name)?;
+                self.tell_profiles(cluster);
+                Ok(deleted)
+            }
             "ListAccessEntries" => self.with_entries(cluster, |c, _| {
                 let policy = query.iter().find(|(name, _)| name == "associatedPolicyArn");
                 let arns = c.entries.iter().filter(|(_, entry)| {
@@ -356,7 +434,9 @@ impl Eks {
         self.seed(Seed {
             name: name.clone(),
             vpc: like.as_ref().map(|seed| seed.vpc.clone()).unwrap_or_default(),
+            private_subnets: subnets.clone(),
             subnets,
+            group: like.as_ref().map(|seed| seed.group.clone()).unwrap_or_default(),
             mode: mode.to_owned(),
             endpoint: like.as_ref().map(|seed| seed.endpoint.clone()).unwrap_or_default(),
             authority: like.map(|seed| seed.authority).unwrap_or_default(),
@@ -404,7 +484,7 @@ impl Eks {
             "resourcesVpcConfig": {
                 "subnetIds": seed.subnets,
                 "securityGroupIds": [],
-                "clusterSecurityGroupId": format!("sg-{}", &id.to_lowercase()[..17]),
+                "clusterSecurityGroupId": seed.group,
                 "vpcId": seed.vpc,
                 "endpointPublicAccess": true,
                 "endpointPrivateAccess": false,
@@ -436,7 +516,7 @@ impl Eks {
             }
             one_at_a_time(c, "create", &name)?;
             let subnets =
-                if body["subnets"].is_array() { body["subnets"].clone() } else { json!(c.seed.subnets) };
+                if body["subnets"].is_array() { body["subnets"].clone() } else { json!(c.seed.private_subnets) };
             let tags = if body["tags"].is_object() { body["tags"].clone() } else { json!({}) };
             let shown = self.profile_body(cluster, &name, &role, &subnets, json!(selectors), tags);
             let profile = Profile { body: shown, until: Instant::now() + times.profile, deleting: false };
@@ -718,6 +798,3 @@ fn page(field: &str, names: Vec<String>, query: &[(String, String)]) -> Result<V
     body["nextToken"] = if end < names.len() { json!(end.to_string()) } else { Value::Null };
     Ok(body)
 }
-
-/// A handle for the checks of tokens.
-pub type Shared = Arc<Eks>;

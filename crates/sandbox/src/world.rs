@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -17,11 +16,13 @@ pub use self::deploy::{Deployment, Release};
 pub use self::executions::{Ended, Executions};
 
 use crate::codecommit::{self, CodeCommit};
-use crate::edge::{Backends, Bound, Edge, Service};
-use crate::eks::{Eks, Seed, Tokens};
+use crate::ec2::{self, Ec2};
+use crate::edge::{Backends, Bound, Edge};
+use crate::eks::{Eks, Seed, Selector, Tokens};
 use crate::iam::Iam;
+use crate::kubernetes::{self, ApiServer, FargateSelector};
 use crate::ministack::{self, MiniStack, ROOT_KEY, Upstream};
-use crate::wire::{Call, EventSink, Reply};
+use crate::wire::EventSink;
 
 /// How a world is to be.
 #[derive(Debug, Clone)]
@@ -30,6 +31,8 @@ pub struct Options {
     pub root: PathBuf,
     /// The edge's port; 0 takes a free one.
     pub port: u16,
+    /// The Kubernetes API's port; 0 takes a free one.
+    pub kubernetes_port: u16,
     /// Its one region.
     pub region: String,
     /// Its one account, twelve digits.
@@ -40,7 +43,7 @@ pub struct Options {
     pub credential_delay: Duration,
     /// How long a new interface endpoint is `pending`.
     pub endpoint_delay: Duration,
-    /// How long a Deployment takes to become available.
+    /// How long a pod takes to start.
     pub rollout_delay: Duration,
     /// How long the cluster does not yet know a new access entry.
     pub access_delay: Duration,
@@ -57,6 +60,7 @@ impl Default for Options {
         Options {
             root: root(),
             port: 0,
+            kubernetes_port: 0,
             region: "eu-west-1".to_owned(),
             account: "123456789012".to_owned(),
             wait_scale: 0.1,
@@ -99,7 +103,9 @@ pub struct World {
     options: Options,
     // The order of the fields is the order of their end.
     edge: Edge,
+    kubernetes: Arc<ApiServer>,
     ministack: MiniStack,
+    ec2: Arc<Ec2>,
     codecommit: Arc<CodeCommit>,
     eks: Arc<Eks>,
     iam: Arc<Iam>,
@@ -148,24 +154,62 @@ impl World {
             &options.region,
             &options.account,
         )));
-        let ec2: Arc<dyn Service> = Arc::new(Absent);
+        let ec2 = Arc::new(Ec2::new(ec2::Settings {
+            account: options.account.clone(),
+            region: options.region.clone(),
+            pending: options.endpoint_delay,
+            ..ec2::Settings::default()
+        }));
+        let network = ec2.seed();
+        let selectors: Vec<Selector> =
+            options.namespaces.iter().map(|namespace| Selector::namespace(namespace)).collect();
+        let tokens = Tokens::new(eks.clone(), &options.cluster, &bound.url());
+        let kubernetes = Arc::new(
+            ApiServer::start(
+                kubernetes::Settings {
+                    port: options.kubernetes_port,
+                    cluster: options.cluster.clone(),
+                    fargate: selectors.iter().map(fargate).collect(),
+                    delays: kubernetes::Delays {
+                        pod_start: options.rollout_delay,
+                        ..kubernetes::Delays::default()
+                    },
+                    ..kubernetes::Settings::default()
+                },
+                Arc::new(tokens),
+            )
+            .await?,
+        );
+        eks.seed(Seed {
+            name: options.cluster.clone(),
+            vpc: network.vpc_id.clone(),
+            subnets: network.private.iter().chain(&network.public).map(|subnet| subnet.id.clone()).collect(),
+            private_subnets: network.private.iter().map(|subnet| subnet.id.clone()).collect(),
+            group: network.cluster_group_id.clone(),
+            mode: options.mode.clone(),
+            endpoint: kubernetes.endpoint(),
+            authority: kubernetes.ca_pem(),
+            profiles: vec![("flux".to_owned(), selectors)],
+        });
+        eks.on_profiles({
+            let (kubernetes, cluster) = (Arc::downgrade(&kubernetes), options.cluster.clone());
+            Box::new(move |name, selectors| {
+                if let (Some(kubernetes), true) = (kubernetes.upgrade(), name == cluster) {
+                    kubernetes.set_fargate(selectors.iter().map(fargate).collect());
+                }
+            })
+        });
         let edge = bound.serve(Backends {
             upstream,
             codecommit: codecommit.clone(),
-            ec2,
+            ec2: ec2.clone(),
             eks: eks.clone(),
             iam: iam.clone(),
         });
-        let world = World { options, edge, ministack, codecommit, eks, iam, folder };
-        world.eks.seed(Seed {
-            name: world.options.cluster.clone(),
-            vpc: "vpc-0".to_owned(),
-            subnets: Vec::new(),
-            mode: world.options.mode.clone(),
-            endpoint: "https://127.0.0.1:1".to_owned(),
-            authority: String::new(),
-            profiles: vec![("flux".to_owned(), world.options.namespaces.clone())],
-        });
+        let world = World { options, edge, kubernetes, ministack, ec2, codecommit, eks, iam, folder };
+        let path = world.kubeconfig();
+        std::fs::write(&path, world.kubernetes.kubeconfig())
+            .with_context(|| format!("writing {}", path.display()))?;
         Ok(world)
     }
 
@@ -200,6 +244,16 @@ impl World {
         &self.eks
     }
 
+    /// The cluster's Kubernetes API.
+    pub fn kubernetes(&self) -> &Arc<ApiServer> {
+        &self.kubernetes
+    }
+
+    /// The networks.
+    pub fn ec2(&self) -> &Arc<Ec2> {
+        &self.ec2
+    }
+
     /// The Git credentials.
     pub fn iam(&self) -> &Arc<Iam> {
         &self.iam
@@ -208,6 +262,16 @@ impl World {
     /// The folder that ends with the world.
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// A kubeconfig of the cluster's administrator.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder().join("kubeconfig")
+    }
+
+    /// The address for Git, without a repository's name.
+    pub fn git_url(&self) -> String {
+        format!("{}/v1/repos", self.edge.url())
     }
 
     /// What other processes need in their environment to use this world's AWS.
@@ -219,6 +283,7 @@ impl World {
             ("AWS_SECRET_ACCESS_KEY", ROOT_KEY.to_owned()),
             ("AWS_REGION", region.clone()),
             ("AWS_DEFAULT_REGION", region.clone()),
+            ("KUBECONFIG", self.kubeconfig().display().to_string()),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
@@ -245,12 +310,11 @@ impl World {
     }
 }
 
-/// EC2 until it is built.
-struct Absent;
-
-impl Service for Absent {
-    fn answer<'a>(&'a self, _: &'a Call) -> BoxFuture<'a, Option<Reply>> {
-        Box::pin(async { None })
+fn fargate(selector: &Selector) -> FargateSelector {
+    FargateSelector {
+        profile: selector.profile.clone(),
+        namespace: selector.namespace.clone(),
+        labels: selector.labels.clone(),
     }
 }
 

@@ -40,6 +40,7 @@ use self::calls::{Calls, Name};
 use self::rules::Rules;
 use crate::clock;
 use crate::codecommit::CodeCommit;
+use crate::ec2::Ec2;
 use crate::eks::Eks;
 use crate::iam::Iam;
 use crate::ministack::{Credential, Upstream, root_authorization, whole};
@@ -64,7 +65,7 @@ pub struct Backends {
     /// Repositories and their Git endpoint.
     pub codecommit: Arc<CodeCommit>,
     /// Networks.
-    pub ec2: Arc<dyn Service>,
+    pub ec2: Arc<Ec2>,
     /// Clusters.
     pub eks: Arc<Eks>,
     /// Git credentials.
@@ -347,7 +348,7 @@ impl Incoming {
             let bytes = bytes.clone();
             let reply = match self.kind {
                 Kind::CodeCommit => Some(backends.codecommit.call(&call).await),
-                Kind::Ec2 => backends.ec2.answer(&call).await,
+                Kind::Ec2 => Some(backends.ec2.call(&call).await),
                 Kind::Eks => Some(backends.eks.call(&call).await),
                 _ => backends.iam.answer(&call).await,
             };

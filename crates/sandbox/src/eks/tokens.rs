@@ -39,25 +39,16 @@ pub struct Tokens {
     cluster: String,
     /// `127.0.0.1:PORT`: where clients whose `AWS_ENDPOINT_URL` is the edge find STS.
     local_sts: String,
-    admin: Option<String>,
 }
 
 impl Tokens {
-    /// A check for this cluster. `admin` is a word that stands for an administrator, for the
-    /// kubeconfig that the sandbox writes.
-    pub fn new(eks: Arc<Eks>, cluster: &str, edge: &str, admin: Option<String>) -> Tokens {
+    /// A check for this cluster; `edge` is the edge's address.
+    pub fn new(eks: Arc<Eks>, cluster: &str, edge: &str) -> Tokens {
         let local_sts = edge.trim_start_matches("http://").to_owned();
-        Tokens { eks, cluster: cluster.to_owned(), local_sts, admin }
+        Tokens { eks, cluster: cluster.to_owned(), local_sts }
     }
 
     async fn check(&self, token: &str) -> Result<UserInfo, String> {
-        let admin = self.admin.as_deref().is_some_and(|admin| sigv4::same(admin, token));
-        if admin {
-            return Ok(UserInfo {
-                username: "sandbox-admin".to_owned(),
-                groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
-            });
-        }
         let uri = address(token, &self.local_sts)?;
         let signature = Signature::of(&uri, &HeaderMap::new()).ok_or("it is not signed")?;
         if !signature.covers(CLUSTER_HEADER) || !signature.covers("host") {
@@ -75,14 +66,10 @@ impl Tokens {
         if credential.session_token != signature.session_token {
             return Err("the session token is not that of the key".to_owned());
         }
-        let mut headers = HeaderMap::new();
         let host = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let mut headers = HeaderMap::new();
         for (name, value) in [("host", host.as_str()), (CLUSTER_HEADER, &self.cluster)] {
-            let value = HeaderValue::from_str(value).map_err(|error| error.to_string())?;
-            headers.insert(http::HeaderName::from_static(match name {
-                "host" => "host",
-                _ => CLUSTER_HEADER,
-            }), value);
+            headers.insert(name, HeaderValue::from_str(value).map_err(|error| error.to_string())?);
         }
         let empty = sigv4::sha256_hex(b"");
         signature
