@@ -7,8 +7,9 @@
 //! column 80. [`write`] follows the same rules, so that a value gives the same bytes.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
-use serde::Deserialize;
+use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
 
 /// Past this column a plain or quoted scalar breaks at its next space.
@@ -16,19 +17,200 @@ const BEST_WIDTH: usize = 80;
 /// Longer keys are written in the `? key` form.
 const SIMPLE_KEY_BYTES: usize = 128;
 
+/// Deeper nesting, and more nodes through aliases than this, no manifest has.
+const MAX_DEPTH: usize = 200;
+const MAX_ALIASED_NODES: usize = 100_000;
+
 /// Reads all documents of a file; empty ones are left out.
+///
+/// What a plain scalar means is Go's `yaml.v3` to say, with which kustomize reads: `0644` is an
+/// octal number, `1_000` a number and `yes` a text.
 ///
 /// # Errors
 /// The parser's message with line and column.
 pub fn read(text: &str) -> Result<Vec<Value>, String> {
-    let mut documents = Vec::new();
-    for document in serde_norway::Deserializer::from_str(text) {
-        let value = Value::deserialize(document).map_err(|error| error.to_string())?;
-        if !value.is_null() {
-            documents.push(value);
-        }
+    let mut reader = Reader::default();
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| error.to_string())?;
+        reader.event(event).map_err(|what| {
+            format!("{what} at line {} column {}", span.start.line(), span.start.col() + 1)
+        })?;
     }
-    Ok(documents)
+    Ok(reader.documents)
+}
+
+/// A collection that has not ended yet.
+enum Open {
+    Sequence(Vec<Value>),
+    Mapping {
+        map: Map<String, Value>,
+        /// The key whose value comes next, and whether it is the merge key.
+        key: Option<(String, bool)>,
+        merged: Vec<Value>,
+    },
+}
+
+#[derive(Default)]
+struct Reader {
+    documents: Vec<Value>,
+    open: Vec<(Open, usize)>,
+    anchors: HashMap<usize, Value>,
+    aliased: usize,
+}
+
+impl Reader {
+    fn event(&mut self, event: Event<'_>) -> Result<(), String> {
+        match event {
+            Event::DocumentStart(_) => self.anchors.clear(),
+            Event::Scalar(text, style, anchor, tag) => {
+                let core =
+                    tag.as_ref().filter(|tag| tag.is_yaml_core_schema()).map(|tag| tag.suffix.as_str());
+                let plain = match core {
+                    Some("str") => false,
+                    Some("int" | "float" | "bool" | "null") => true,
+                    _ => style == ScalarStyle::Plain,
+                };
+                if self.expects_key() {
+                    return self.key(text.into_owned(), plain);
+                }
+                let value = if plain { resolved(&text)? } else { Value::String(text.into_owned()) };
+                self.value(value, anchor)?;
+            }
+            Event::SequenceStart(anchor, _) => self.start(Open::Sequence(Vec::new()), anchor)?,
+            Event::MappingStart(anchor, _) => {
+                self.start(Open::Mapping { map: Map::new(), key: None, merged: Vec::new() }, anchor)?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Some((open, anchor)) = self.open.pop() else { return Ok(()) };
+                let value = match open {
+                    Open::Sequence(items) => Value::Array(items),
+                    Open::Mapping { mut map, merged, .. } => {
+                        // What the mapping says itself wins, and then the first that is merged into it.
+                        for source in merged {
+                            merge_into(&mut map, source)?;
+                        }
+                        Value::Object(map)
+                    }
+                };
+                self.value(value, anchor)?;
+            }
+            Event::Alias(anchor) => {
+                if self.expects_key() {
+                    return Err("an alias is used as a key".to_owned());
+                }
+                let value = self.anchors.get(&anchor).cloned().ok_or("an alias points into itself")?;
+                self.aliased += nodes(&value);
+                if self.aliased > MAX_ALIASED_NODES {
+                    return Err("its aliases unfold to too much".to_owned());
+                }
+                self.value(value, 0)?;
+            }
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
+        }
+        Ok(())
+    }
+
+    fn expects_key(&self) -> bool {
+        matches!(self.open.last(), Some((Open::Mapping { key: None, .. }, _)))
+    }
+
+    fn key(&mut self, text: String, plain: bool) -> Result<(), String> {
+        if let Some((Open::Mapping { map, key, .. }, _)) = self.open.last_mut() {
+            if map.contains_key(&text) {
+                return Err(format!("the key {text:?} is there twice"));
+            }
+            let merge = plain && text == "<<";
+            *key = Some((text, merge));
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, open: Open, anchor: usize) -> Result<(), String> {
+        if self.expects_key() {
+            return Err("a key is no text".to_owned());
+        }
+        if self.open.len() >= MAX_DEPTH {
+            return Err("it is nested too deeply".to_owned());
+        }
+        self.open.push((open, anchor));
+        Ok(())
+    }
+
+    fn value(&mut self, value: Value, anchor: usize) -> Result<(), String> {
+        if anchor != 0 {
+            self.anchors.insert(anchor, value.clone());
+        }
+        match self.open.last_mut() {
+            None if value.is_null() => {}
+            None => self.documents.push(value),
+            Some((Open::Sequence(items), _)) => items.push(value),
+            Some((Open::Mapping { map, key, merged }, _)) => match key.take() {
+                Some((_, true)) => match value {
+                    Value::Array(sources) => merged.extend(sources),
+                    source => merged.push(source),
+                },
+                Some((key, false)) => {
+                    map.insert(key, value);
+                }
+                None => return Err("a value has no key".to_owned()),
+            },
+        }
+        Ok(())
+    }
+}
+
+fn merge_into(map: &mut Map<String, Value>, source: Value) -> Result<(), String> {
+    let Value::Object(source) = source else {
+        return Err("<< merges something that is no mapping".to_owned());
+    };
+    for (key, value) in source {
+        map.entry(key).or_insert(value);
+    }
+    Ok(())
+}
+
+fn nodes(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(nodes).sum(),
+        Value::Object(map) => map.values().map(nodes).sum(),
+        _ => 0,
+    }
+}
+
+/// What a plain scalar means.
+fn resolved(text: &str) -> Result<Value, String> {
+    let string = || Value::String(text.to_owned());
+    Ok(match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
+        ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" | "-.inf"
+        | "-.Inf" | "-.INF" => return Err(format!("{text} is no number that JSON knows")),
+        _ if text.starts_with('.') && is_go_float(text) => number(text).unwrap_or_else(string),
+        _ if text.starts_with(|c: char| c.is_ascii_digit() || c == '+' || c == '-') => {
+            if let Some(time) = is_timestamp(text).then(|| parse_timestamp(text)).flatten() {
+                return Ok(Value::String(time));
+            }
+            let plain = text.replace('_', "");
+            if let Some(integer) = parse_integer(&plain) {
+                Value::Number(integer)
+            } else if is_go_float(&plain) {
+                number(&plain).unwrap_or_else(string)
+            } else {
+                string()
+            }
+        }
+        _ => string(),
+    })
+}
+
+/// A float; a whole one becomes an integer on its way through JSON.
+fn number(text: &str) -> Option<Value> {
+    let float: f64 = text.parse().ok()?;
+    if float.fract() == 0.0 && float.abs() < 9.2e18 {
+        return format!("{float:.0}").parse::<i64>().ok().map(Value::from);
+    }
+    Number::from_f64(float).map(Value::Number)
 }
 
 /// Writes one document, without `---`.
@@ -532,17 +714,12 @@ fn is_word(text: &str) -> bool {
 
 fn is_number(text: &str) -> bool {
     let plain = text.replace('_', "");
-    is_integer(&plain) || (has_float_form(&plain) && is_go_float(&plain))
+    parse_integer(&plain).is_some() || (has_float_form(&plain) && is_go_float(&plain))
 }
 
 /// What Go's `strconv` reads as a 64-bit integer of any base, signed or not.
-fn is_integer(text: &str) -> bool {
-    let (negative, body) = match text.as_bytes().first() {
-        Some(b'-') => (true, &text[1..]),
-        Some(b'+') => (false, &text[1..]),
-        _ => (false, text),
-    };
-    let signed = text.starts_with(['+', '-']);
+fn parse_integer(text: &str) -> Option<Number> {
+    let body = text.strip_prefix(['-', '+']).unwrap_or(text);
     let (base, digits) = match body.as_bytes() {
         [b'0', b'x' | b'X', ..] => (16, &body[2..]),
         [b'0', b'o' | b'O', ..] => (8, &body[2..]),
@@ -550,15 +727,16 @@ fn is_integer(text: &str) -> bool {
         [b'0', _, ..] => (8, &body[1..]),
         _ => (10, body),
     };
-    if digits.is_empty() || digits.starts_with(['+', '-']) {
-        return false;
+    // A second sign is none of Go's.
+    if digits.starts_with(['+', '-']) {
+        return None;
     }
-    match u64::from_str_radix(digits, base) {
+    let value = u64::from_str_radix(digits, base).ok()?;
+    match text.as_bytes().first() {
+        Some(b'-') => 0i64.checked_sub_unsigned(value).map(Number::from),
         // Unsigned numbers take no sign in Go.
-        Ok(value) if negative => value <= i64::MIN.unsigned_abs(),
-        Ok(value) if signed => i64::try_from(value).is_ok(),
-        Ok(_) => true,
-        Err(_) => false,
+        Some(b'+') => i64::try_from(value).ok().map(Number::from),
+        _ => Some(Number::from(value)),
     }
 }
 
@@ -619,7 +797,8 @@ fn is_timestamp(text: &str) -> bool {
     parse_timestamp(text).is_some()
 }
 
-fn parse_timestamp(text: &str) -> Option<()> {
+/// The time as JSON has it, RFC 3339 with as many digits as needed.
+fn parse_timestamp(text: &str) -> Option<String> {
     let year: u32 = text.get(..4)?.parse().ok()?;
     let (month, rest) = one_or_two(&text[5..])?;
     let (day, rest) = one_or_two(rest.strip_prefix('-')?)?;
@@ -634,8 +813,9 @@ fn parse_timestamp(text: &str) -> Option<()> {
     if !(1..=days).contains(&day) {
         return None;
     }
+    let date = format!("{year:04}-{month:02}-{day:02}");
     if rest.is_empty() {
-        return Some(());
+        return Some(format!("{date}T00:00:00Z"));
     }
     let zoned = !rest.starts_with(' ');
     let (hour, rest) = one_or_two(rest.strip_prefix(['T', 't', ' '])?)?;
@@ -644,23 +824,27 @@ fn parse_timestamp(text: &str) -> Option<()> {
     if hour > 23 || minute > 59 || second > 59 {
         return None;
     }
+    let mut time = format!("{date}T{hour:02}:{minute:02}:{second:02}");
     if let Some(fraction) = rest.strip_prefix(['.', ',']) {
         let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
         if digits == 0 {
             return None;
         }
+        let kept = fraction[..digits.min(9)].trim_end_matches('0');
+        if !kept.is_empty() {
+            time = format!("{time}.{kept}");
+        }
         rest = &fraction[digits..];
     }
     if !zoned {
-        return rest.is_empty().then_some(());
+        return rest.is_empty().then(|| format!("{time}Z"));
     }
-    if rest == "Z" {
-        return Some(());
+    if rest == "Z" || rest == "+00:00" {
+        return Some(format!("{time}Z"));
     }
-    let zone = rest.strip_prefix(['+', '-'])?;
-    let (hours, minutes) = zone.split_once(':')?;
+    let (hours, minutes) = rest.strip_prefix(['+', '-'])?.split_once(':')?;
     let two = |s: &str| (s.len() == 2).then(|| s.parse::<u32>().ok()).flatten();
-    (two(hours)? <= 24 && two(minutes)? < 60).then_some(())
+    (two(hours)? <= 24 && two(minutes)? < 60).then(|| format!("{time}{rest}"))
 }
 
 fn one_or_two(text: &str) -> Option<(u32, &str)> {
@@ -794,5 +978,60 @@ mod tests {
         assert_eq!(read(&write(&value)), Ok(vec![value]));
         assert_eq!(read("---\n---\na: 1\n---\n# nothing\n"), Ok(vec![json!({"a": 1})]));
         assert!(read("a: [").is_err());
+    }
+
+    #[test]
+    fn plain_scalars_are_read_as_kustomize_reads_them() {
+        for (text, value) in [
+            ("0644", json!(420)),
+            ("0o644", json!(420)),
+            ("0x1f", json!(31)),
+            ("0b11", json!(3)),
+            ("1_000", json!(1000)),
+            ("089", json!(89)),
+            ("-5", json!(-5)),
+            ("+5", json!(5)),
+            ("1e3", json!(1000)),
+            ("-0.0", json!(0)),
+            ("1e30", json!(1e30)),
+            (".5", json!(0.5)),
+            ("18446744073709551615", json!(u64::MAX)),
+            ("-9223372036854775808", json!(i64::MIN)),
+            ("2020-01-01", json!("2020-01-01T00:00:00Z")),
+            ("2020-1-1t1:2:3.50+02:00", json!("2020-01-01T01:02:03.5+02:00")),
+            ("yes", json!("yes")),
+            ("on", json!("on")),
+            ("1:30", json!("1:30")),
+            ("v1.2", json!("v1.2")),
+            ("TRUE", json!(true)),
+            ("~", json!(null)),
+            ("\"0644\"", json!("0644")),
+            ("'true'", json!("true")),
+            ("!!str 5", json!("5")),
+            ("!!int \"5\"", json!(5)),
+        ] {
+            assert_eq!(read(&format!("k: {text}\n")), Ok(vec![json!({ "k": value })]), "{text}");
+        }
+        assert!(read("k: .inf").is_err());
+    }
+
+    #[test]
+    fn anchors_and_merges_are_unfolded_with_limits() {
+        let text = "a: &a {x: 1, y: 2}\nb: &b {y: 3, z: 4}\nc: {<<: *a, y: 5}\nd: {y: 6, <<: [*a, *b]}\ne: *a\n\"<<\": 1\n";
+        let read_back = read(text).expect("reads").remove(0);
+        assert_eq!(read_back["c"], json!({"x": 1, "y": 5}));
+        assert_eq!(read_back["d"], json!({"x": 1, "y": 6, "z": 4}));
+        assert_eq!(read_back["e"], json!({"x": 1, "y": 2}));
+        assert_eq!(read_back["<<"], 1);
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..9 {
+            let before = level - 1;
+            bomb += &format!("a{level}: &a{level} [{}]\n", vec![format!("*a{before}"); 10].join(", "));
+        }
+        for bad in
+            [bomb.as_str(), "a: 1\na: 2\n", "? [a]\n: 1\n", "a: &a [*a]\n", &"[".repeat(500), "<<: 1\n"]
+        {
+            assert!(read(bad).is_err(), "{:.40}", bad);
+        }
     }
 }

@@ -125,6 +125,7 @@ spec:
     spec:
       volumes:
       - {name: a, emptyDir: {}}
+      - {name: c, configMap: {name: c, defaultMode: 0644}}
       containers:
       - name: web
         image: nginx:1.27
@@ -147,7 +148,7 @@ spec:
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: web, finalizers: [a.example/x]}
-data: {k: v}
+data: {k: v, yes: on, day: 2020-01-01, time: 1:30, hash: 0x1f, big: 1_000, float: 1e3, part: 1.50, zero: 089}
 ",
     ),
     (
