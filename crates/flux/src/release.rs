@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
@@ -253,6 +254,37 @@ fn entry_name(path: &Path) -> Option<String> {
         (None, _) => Some(String::new()),
         (Some(Component::Normal(name)), None) => name.to_str().map(str::to_owned),
         _ => None,
+    }
+}
+
+/// Loads releases, and keeps the last one for the next call: a step is polled, and a warm function
+/// should not fetch the same archive each time.
+#[derive(Debug)]
+pub struct Releases {
+    transport: Transport,
+    kept: tokio::sync::Mutex<Option<(FluxOptions, Arc<Release>)>>,
+}
+
+impl Releases {
+    /// Loads over this transport.
+    pub fn new(transport: Transport) -> Self {
+        Releases { transport, kept: tokio::sync::Mutex::default() }
+    }
+
+    /// The release that the options ask for.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub async fn get(&self, options: &FluxOptions) -> Result<Arc<Release>> {
+        let mut kept = self.kept.lock().await;
+        if let Some((of, release)) = kept.as_ref()
+            && of == options
+        {
+            return Ok(release.clone());
+        }
+        let release = Arc::new(load(&self.transport, options).await?);
+        *kept = Some((options.clone(), release.clone()));
+        Ok(release)
     }
 }
 

@@ -6,13 +6,14 @@
 //! `flux bootstrap` does, in two stages. The step is polled by calling it again.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use aws_config::SdkConfig;
 use eks::Kubernetes;
 use flux::apply::{self, Applied};
 use flux::detect::{self, Found};
 use flux::readiness::{self, Controller};
-use flux::release::{self, Release};
+use flux::release::{Release, Releases};
 use flux::{kustomize, render};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -63,13 +64,13 @@ pub struct FluxReport {
 #[derive(Debug)]
 pub struct Step {
     config: SdkConfig,
-    transport: Transport,
+    releases: Releases,
 }
 
 impl Step {
     /// Made once, in `main`.
     pub fn new(config: &SdkConfig) -> Self {
-        Step { config: config.clone(), transport: Transport::new(config) }
+        Step { config: config.clone(), releases: Releases::new(Transport::new(config)) }
     }
 
     /// Looks, acts where needed, reports.
@@ -80,7 +81,7 @@ impl Step {
     pub async fn apply(&self, input: Input) -> Result<Output> {
         input.request.check()?;
         let kubernetes = eks::connect(&self.config, &input.cluster, Clock::System).await?;
-        install(&kubernetes, || release::load(&self.transport, &input.request.flux), &input).await
+        install(&kubernetes, || self.releases.get(&input.request.flux), &input).await
     }
 }
 
@@ -91,7 +92,7 @@ impl Step {
 pub async fn install<F, Fut>(kubernetes: &Kubernetes, load: F, input: &Input) -> Result<Output>
 where
     F: FnOnce() -> Fut,
-    Fut: Future<Output = Result<Release>>,
+    Fut: Future<Output = Result<Arc<Release>>>,
 {
     let options = &input.request.flux;
     let names = options.all_components();
@@ -114,7 +115,8 @@ where
         return Ok(Output { ready: true, because: String::new(), flux, resources });
     }
 
-    let wanted = manifests(&load().await?, input)?;
+    let release = load().await?;
+    let wanted = manifests(&release, input)?;
     let wanted =
         if runs_itself { repairs(kubernetes, &found, &wanted, &options.version).await? } else { wanted };
     let stages = apply::stages(&wanted);
@@ -224,7 +226,7 @@ mod tests {
         input.request.flux.version = version.to_owned();
         let kubernetes = Kubernetes::new(api.client(), &input.cluster, Clock::Fixed(std::time::UNIX_EPOCH));
         let dir = std::env::var("FLUX_RELEASE_DIR").unwrap_or_else(|_| MINIATURE.to_owned());
-        let load = || async { Release::from_dir(version, dir.as_ref()) };
+        let load = || async { Release::from_dir(version, dir.as_ref()).map(Arc::new) };
         install(&kubernetes, load, &input).await
     }
 

@@ -8,7 +8,7 @@ use aws_config::SdkConfig;
 use aws_sdk_secretsmanager::error::{ProvideErrorMetadata, SdkError};
 use codecommit::{Commit, Committed, File, Head, Overwrite, Repo};
 use eks::Kubernetes;
-use flux::release::{self, Release};
+use flux::release::{Release, Releases};
 use flux::render::Rendered;
 use flux::sync::{self, GitCredentials, SyncState};
 use flux::{apply, detect, kustomize, render};
@@ -60,7 +60,7 @@ pub struct Output {
 #[derive(Debug)]
 pub struct Step {
     config: SdkConfig,
-    transport: Transport,
+    releases: Releases,
     codecommit: codecommit::Client,
     secrets: aws_sdk_secretsmanager::Client,
 }
@@ -70,7 +70,7 @@ impl Step {
     pub fn new(config: &SdkConfig) -> Self {
         Step {
             config: config.clone(),
-            transport: Transport::new(config),
+            releases: Releases::new(Transport::new(config)),
             codecommit: codecommit::Client::new(config),
             secrets: aws_sdk_secretsmanager::Client::new(config),
         }
@@ -85,7 +85,7 @@ impl Step {
     pub async fn apply(&self, input: Input) -> Result<Output> {
         input.request.check()?;
         let kubernetes = eks::connect(&self.config, &input.cluster, Clock::System).await?;
-        let release = release::load(&self.transport, &input.request.flux).await?;
+        let release = self.releases.get(&input.request.flux).await?;
         self.synchronise(&kubernetes, &release, &input).await
     }
 
