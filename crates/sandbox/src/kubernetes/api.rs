@@ -64,8 +64,11 @@ impl Asked {
 
     /// The body as JSON, or as YAML where that is the form.
     fn read(&self) -> Result<Value> {
-        let wrong = |text: String| Failure::bad_request(format!("the object provided is unrecognized: {text}"));
-        if self.header(header::CONTENT_TYPE).contains("protobuf") || self.header(header::CONTENT_TYPE).contains("cbor") {
+        let wrong =
+            |text: String| Failure::bad_request(format!("the object provided is unrecognized: {text}"));
+        if self.header(header::CONTENT_TYPE).contains("protobuf")
+            || self.header(header::CONTENT_TYPE).contains("cbor")
+        {
             return Err(Failure::unsupported_media("application/json, application/yaml"));
         }
         let first = self.body.iter().find(|byte| !byte.is_ascii_whitespace());
@@ -126,8 +129,7 @@ impl Target {
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return None,
         };
-        let mut target =
-            Target { group: group.to_owned(), version: version.to_owned(), ..Target::default() };
+        let mut target = Target { group: group.to_owned(), version: version.to_owned(), ..Target::default() };
         let rest = match rest {
             // A namespace itself, unless a kind in it follows.
             ["namespaces", name, sub @ ("status" | "finalize")] => {
@@ -158,7 +160,10 @@ impl Target {
 /// Undoes percent-encoding.
 fn percent(text: &str) -> String {
     let pairs = format!("x={}", text.replace('+', "%2B"));
-    url::form_urlencoded::parse(pairs.as_bytes()).next().map(|(_, value)| value.into_owned()).unwrap_or_default()
+    url::form_urlencoded::parse(pairs.as_bytes())
+        .next()
+        .map(|(_, value)| value.into_owned())
+        .unwrap_or_default()
 }
 
 fn respond(status: StatusCode, content_type: &str, body: impl Into<Body>) -> Reply {
@@ -185,8 +190,13 @@ impl Api {
         let (head, body) = request.into_parts();
         let query = head.uri.query().unwrap_or_default();
         let query = url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-        let asked =
-            Asked { method: head.method, path: head.uri.path().to_owned(), query, headers: head.headers, body };
+        let asked = Asked {
+            method: head.method,
+            path: head.uri.path().to_owned(),
+            query,
+            headers: head.headers,
+            body,
+        };
         let user = self.user(&asked).await;
         let target = Target::parse(&asked.path);
         let verb = verb(&asked, target.as_ref());
@@ -202,7 +212,13 @@ impl Api {
             dry_run: !asked.param("dryRun").is_empty(),
             status: reply.status().as_u16(),
         };
-        tracing::debug!(user = record.user, verb, path = record.path, status = record.status, "kubernetes call");
+        tracing::debug!(
+            user = record.user,
+            verb,
+            path = record.path,
+            status = record.status,
+            "kubernetes call"
+        );
         self.records.lock().unwrap_or_else(PoisonError::into_inner).push(record);
         reply
     }
@@ -287,10 +303,11 @@ impl Api {
             ["openapi", "v3", "api", version] => self.openapi("", version),
             ["openapi", "v3", "apis", group, version] => self.openapi(group, version),
             [""] => {
-                let paths: Vec<String> = ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
-                    .iter()
-                    .map(|path| (*path).to_owned())
-                    .collect();
+                let paths: Vec<String> =
+                    ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
+                        .iter()
+                        .map(|path| (*path).to_owned())
+                        .collect();
                 json!({"paths": paths})
             }
             _ => return Ok(nothing_there()),
@@ -312,7 +329,8 @@ impl Api {
             if kind.group != group || kind.version(version).is_none() {
                 continue;
             }
-            let base = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+            let base =
+                if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
             let space = if kind.namespaced { "/namespaces/{namespace}" } else { "" };
             let param = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
             paths[format!("{base}{space}/{}/{{name}}", kind.plural)] = json!({"patch": {
@@ -436,7 +454,10 @@ impl Api {
                         _ => {}
                     }
                 }
-                Ok(json_reply(StatusCode::OK, &list_of(&resource, &objects, json!({"resourceVersion": revision.to_string()}))))
+                Ok(json_reply(
+                    StatusCode::OK,
+                    &list_of(&resource, &objects, json!({"resourceVersion": revision.to_string()})),
+                ))
             }
             _ => Err(Failure::method_not_allowed()),
         }
@@ -447,7 +468,14 @@ impl Api {
         Failure::no_resource()
     }
 
-    fn show(&self, asked: &Asked, resource: &Resource, status: StatusCode, object: &Value, sub: &str) -> Reply {
+    fn show(
+        &self,
+        asked: &Asked,
+        resource: &Resource,
+        status: StatusCode,
+        object: &Value,
+        sub: &str,
+    ) -> Reply {
         if sub == "scale" {
             return json_reply(status, &scale(object));
         }
@@ -470,7 +498,11 @@ impl Api {
         let (mut objects, revision) = self.cluster.list(resource, namespace, &selector);
         let place = |object: &Value| {
             let meta = &object["metadata"];
-            format!("{}/{}", meta["namespace"].as_str().unwrap_or_default(), meta["name"].as_str().unwrap_or_default())
+            format!(
+                "{}/{}",
+                meta["namespace"].as_str().unwrap_or_default(),
+                meta["name"].as_str().unwrap_or_default()
+            )
         };
         let mut meta = json!({"resourceVersion": revision.to_string()});
         if !asked.param("continue").is_empty() {
@@ -570,7 +602,8 @@ struct Follow {
 impl Follow {
     /// Starts with the objects as they are.
     fn replay(&mut self, mark: bool) {
-        let (objects, revision) = self.cluster.list(&self.resource, self.namespace.as_deref(), &self.selector);
+        let (objects, revision) =
+            self.cluster.list(&self.resource, self.namespace.as_deref(), &self.selector);
         self.after = revision;
         for object in objects {
             self.push("ADDED", &object);
@@ -793,7 +826,10 @@ mod tests {
             ("/api/v1/namespaces/a", Some(target("", None, "namespaces", "a", ""))),
             ("/api/v1/namespaces/a/finalize", Some(target("", None, "namespaces", "a", "finalize"))),
             ("/api/v1/namespaces/a/pods", Some(target("", Some("a"), "pods", "", ""))),
-            ("/apis/apps/v1/namespaces/a/deployments/b", Some(target("apps", Some("a"), "deployments", "b", ""))),
+            (
+                "/apis/apps/v1/namespaces/a/deployments/b",
+                Some(target("apps", Some("a"), "deployments", "b", "")),
+            ),
             (
                 "/apis/apps/v1/namespaces/a/deployments/b/status",
                 Some(target("apps", Some("a"), "deployments", "b", "status")),

@@ -65,7 +65,11 @@ pub fn parse_go(text: &str) -> Option<Duration> {
 pub fn format_go(duration: Duration) -> String {
     let total = duration.as_secs();
     if total == 0 {
-        return if duration.is_zero() { "0s".to_owned() } else { format!("{}ms", duration.as_millis().max(1)) };
+        return if duration.is_zero() {
+            "0s".to_owned()
+        } else {
+            format!("{}ms", duration.as_millis().max(1))
+        };
     }
     let (hours, minutes, seconds) = (total / 3600, total / 60 % 60, total % 60);
     match (hours, minutes) {

@@ -377,7 +377,8 @@ impl Cluster {
         let meta = &about["metadata"];
         let namespace = meta["namespace"].as_str().unwrap_or("default").to_owned();
         let Some(resource) = self.resource("", "v1", "events") else { return };
-        let text: String = [component, kind, reason, message, meta["uid"].as_str().unwrap_or_default()].join("\n");
+        let text: String =
+            [component, kind, reason, message, meta["uid"].as_str().unwrap_or_default()].join("\n");
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -581,7 +582,13 @@ impl State {
         }
     }
 
-    fn create(&mut self, resource: &Resource, namespace: &str, mut body: Value, write: &Write) -> Result<Value> {
+    fn create(
+        &mut self,
+        resource: &Resource,
+        namespace: &str,
+        mut body: Value,
+        write: &Write,
+    ) -> Result<Value> {
         let (group, plural) = (&resource.kind.group, &resource.kind.plural);
         let meta = &mut body["metadata"];
         let mut name = meta["name"].as_str().unwrap_or_default().to_owned();
@@ -603,8 +610,7 @@ impl State {
         let now = clock::now();
         let version = resource.api_version();
         let writer = Writer { manager: &write.manager, version: &version, subresource: "", now: &now };
-        let object =
-            managed::update(None, &object, &resource.served().types, &writer, resource.has_status());
+        let object = managed::update(None, &object, &resource.served().types, &writer, resource.has_status());
         Ok(self.keep(resource, None, object, write.dry_run))
     }
 
@@ -746,7 +752,9 @@ impl State {
                 }
                 let wanted = config["metadata"]["uid"].as_str().unwrap_or_default();
                 if !wanted.is_empty() {
-                    let why = format!("uid mismatch: the provided object specified uid {wanted}, and no existing object was found");
+                    let why = format!(
+                        "uid mismatch: the provided object specified uid {wanted}, and no existing object was found"
+                    );
                     return Err(Failure::conflict(group, plural, name, &why));
                 }
                 self.admit(resource, namespace, name)?;
@@ -756,8 +764,15 @@ impl State {
                     Self::birth(resource, &mut object);
                     self.normalise(resource, object)
                 };
-                let object =
-                    managed::apply(&live, &config, &types, &writer, resource.has_status(), write.force, finish)?;
+                let object = managed::apply(
+                    &live,
+                    &config,
+                    &types,
+                    &writer,
+                    resource.has_status(),
+                    write.force,
+                    finish,
+                )?;
                 self.validate(resource, &object, None)?;
                 Ok((self.keep(resource, None, object, write.dry_run), true))
             }
@@ -765,8 +780,15 @@ impl State {
                 Self::check_version(resource, &old, &config)?;
                 let old = resource.show(&old);
                 let finish = |object: Value| self.carry(resource, &old, object, &write.subresource);
-                let new =
-                    managed::apply(&old, &config, &types, &writer, resource.has_status(), write.force, finish)?;
+                let new = managed::apply(
+                    &old,
+                    &config,
+                    &types,
+                    &writer,
+                    resource.has_status(),
+                    write.force,
+                    finish,
+                )?;
                 self.validate(resource, &new, Some(&old))?;
                 self.only_fewer_finalizers(resource, &old, &new)?;
                 Ok((self.keep(resource, Some(&old), new, write.dry_run), false))
@@ -857,9 +879,10 @@ impl State {
     fn delete(&mut self, resource: &Resource, old: &Value, deletion: &Deletion) -> Result<Deleted> {
         let (group, plural) = (&resource.kind.group, &resource.kind.plural);
         let name = old["metadata"]["name"].as_str().unwrap_or_default();
-        for (wanted, field, label) in
-            [(&deletion.uid, "uid", "UID"), (&deletion.resource_version, "resourceVersion", "ResourceVersion")]
-        {
+        for (wanted, field, label) in [
+            (&deletion.uid, "uid", "UID"),
+            (&deletion.resource_version, "resourceVersion", "ResourceVersion"),
+        ] {
             let have = old["metadata"][field].as_str().unwrap_or_default();
             if let Some(wanted) = wanted.as_ref().filter(|wanted| *wanted != have) {
                 let why = format!(
@@ -971,5 +994,10 @@ fn scaled(resource: &Resource, old: &Value, body: &Value) -> Value {
 pub fn suffix() -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let random = uuid::Uuid::new_v4();
-    random.as_bytes().iter().take(5).map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()])).collect()
+    random
+        .as_bytes()
+        .iter()
+        .take(5)
+        .map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]))
+        .collect()
 }

@@ -96,10 +96,7 @@ fn check(value: &Value, schema: &Value, path: &str, out: &mut Vec<Cause>) {
     {
         let why = format!("{path} in body must be of type {wanted}: {found:?}");
         let shown = if value.is_object() || value.is_array() { json!(found) } else { value.clone() };
-        out.push(Cause {
-            reason: "FieldValueTypeInvalid",
-            ..Cause::invalid(path, &shown, &why)
-        });
+        out.push(Cause { reason: "FieldValueTypeInvalid", ..Cause::invalid(path, &shown, &why) });
         return;
     }
     if let Some(allowed) = schema["enum"].as_array()

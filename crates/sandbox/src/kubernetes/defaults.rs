@@ -287,9 +287,10 @@ fn service(object: &mut Value) {
     fill(spec, "internalTrafficPolicy", json!("Cluster"));
     if spec["type"] != "ExternalName" {
         // A stable address out of the service range, so that a dry run and the real call agree.
-        let sum = name.bytes().chain(namespace.bytes()).fold(7u32, |sum, byte| {
-            sum.wrapping_mul(31).wrapping_add(u32::from(byte))
-        });
+        let sum = name
+            .bytes()
+            .chain(namespace.bytes())
+            .fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
         let address = format!("172.20.{}.{}", sum / 254 % 254 + 1, sum % 254 + 1);
         fill(spec, "clusterIP", json!(address));
         let address = spec["clusterIP"].clone();
@@ -390,12 +391,16 @@ fn containers(spec: &Value, path: &str, out: &mut Vec<Cause>) {
         }
         for (name, limit) in container["resources"]["limits"].as_object().into_iter().flatten() {
             let request = &container["resources"]["requests"][name];
-            let number = |value: &Value| value.as_str().and_then(super::quantity::parse).map(|(nano, _)| nano);
+            let number =
+                |value: &Value| value.as_str().and_then(super::quantity::parse).map(|(nano, _)| nano);
             if let (Some(request_nano), Some(limit_nano)) = (number(request), number(limit))
                 && request_nano > limit_nano
             {
                 let field = format!("{path}.containers[{index}].resources.requests");
-                let why = format!("must be less than or equal to {name} limit of {}", limit.as_str().unwrap_or_default());
+                let why = format!(
+                    "must be less than or equal to {name} limit of {}",
+                    limit.as_str().unwrap_or_default()
+                );
                 out.push(Cause::invalid(&field, request, &why));
             }
         }

@@ -192,9 +192,13 @@ pub fn custom(definition: &Value) -> Kind {
     Kind {
         group: text(&spec["group"]),
         kind: text(&names["kind"]),
-        list_kind: names["listKind"].as_str().map_or_else(|| format!("{}List", text(&names["kind"])), str::to_owned),
+        list_kind: names["listKind"]
+            .as_str()
+            .map_or_else(|| format!("{}List", text(&names["kind"])), str::to_owned),
         plural: text(&names["plural"]),
-        singular: names["singular"].as_str().map_or_else(|| text(&names["kind"]).to_lowercase(), str::to_owned),
+        singular: names["singular"]
+            .as_str()
+            .map_or_else(|| text(&names["kind"]).to_lowercase(), str::to_owned),
         short_names: list(&names["shortNames"]),
         categories: list(&names["categories"]),
         namespaced: spec["scope"] == "Namespaced",
@@ -315,7 +319,8 @@ pub fn aggregated(kinds: &[Arc<Kind>], core: bool) -> Value {
                 });
                 if let Some((_, sub)) = name.split_once('/') {
                     if let Some(parent) = resources.last_mut() {
-                        let entry = json!({"subresource": sub, "responseKind": gvk, "verbs": resource["verbs"]});
+                        let entry =
+                            json!({"subresource": sub, "responseKind": gvk, "verbs": resource["verbs"]});
                         match parent["subresources"].as_array_mut() {
                             Some(all) => all.push(entry),
                             None => parent["subresources"] = json!([entry]),

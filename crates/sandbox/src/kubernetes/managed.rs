@@ -291,7 +291,13 @@ fn prune(merged: &Value, last: &Set, managers: &Managers, kind: &Type) -> Value 
 }
 
 /// Book-keeping of a create, an update or a patch: the writer owns what it changed.
-pub fn update(live: Option<&Value>, new: &Value, kind: &Type, writer: &Writer<'_>, has_status: bool) -> Value {
+pub fn update(
+    live: Option<&Value>,
+    new: &Value,
+    kind: &Type,
+    writer: &Writer<'_>,
+    has_status: bool,
+) -> Value {
     let asked = &new["metadata"]["managedFields"];
     let read = |object: &Value| Managers::read(&object["metadata"]["managedFields"]).unwrap_or_default();
     let before = live.map(read).unwrap_or_default();
@@ -495,9 +501,7 @@ mod tests {
 
     #[test]
     fn labels_are_owned_one_by_one_and_pruned_alone() {
-        let with = |labels: Value| {
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "labels": labels}})
-        };
+        let with = |labels: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "labels": labels}});
         let bare = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
         let live = run(&bare, &with(json!({"x": "1", "y": "1"})), "a", false).unwrap();
         let live = run(&live, &with(json!({"z": "1"})), "b", false).unwrap();
@@ -537,7 +541,8 @@ mod tests {
         let live = update(Some(&live), &changed, &kind, &writer("kubectl"), true);
         assert_eq!(owner(&live, "a"), [".spec.paused"]);
         assert_eq!(owner(&live, "kubectl"), [".spec.replicas"]);
-        let refused = run(&live, &deployment(json!({"replicas": 1, "paused": true})), "a", false).unwrap_err();
+        let refused =
+            run(&live, &deployment(json!({"replicas": 1, "paused": true})), "a", false).unwrap_err();
         assert_eq!(
             refused.message,
             "Apply failed with 1 conflict: conflict with \"kubectl\" using apps/v1: .spec.replicas"

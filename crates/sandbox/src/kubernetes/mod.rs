@@ -37,7 +37,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
@@ -103,6 +103,8 @@ pub struct Settings {
     pub admin_token: Option<String>,
     /// Which pods are scheduled; can be changed later.
     pub fargate: Vec<FargateSelector>,
+    /// Parts of image names that can't be pulled.
+    pub broken_images: Vec<String>,
     /// How long things take.
     pub delays: Delays,
     /// The pause between a watch's bookmarks.
@@ -119,6 +121,7 @@ impl Default for Settings {
             version: "1.34".to_owned(),
             admin_token: None,
             fargate: vec![FargateSelector::namespace("*")],
+            broken_images: Vec::new(),
             delays: Delays::default(),
             bookmarks: Duration::from_secs(10),
             memory: 10_000,
@@ -190,7 +193,7 @@ impl ApiServer {
             settings.admin_token.clone().unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
         let cluster = Arc::new(Cluster::new(settings.memory));
         let fargate = controllers::Fargate::new(settings.fargate.clone());
-        controllers::populate(&cluster, &identity.ca_pem);
+        controllers::populate(&cluster);
         let api = Arc::new(Api {
             cluster: cluster.clone(),
             settings: settings.clone(),
@@ -199,7 +202,13 @@ impl ApiServer {
             records: Mutex::new(Vec::new()),
         });
         let mut tasks = vec![tokio::spawn(serve(listener, TlsAcceptor::from(identity.server), api.clone()))];
-        tasks.extend(controllers::start(&cluster, &settings.delays, &fargate));
+        tasks.extend(controllers::start(
+            &cluster,
+            &settings.delays,
+            &fargate,
+            &settings.broken_images,
+            &identity.ca_pem,
+        ));
         Ok(ApiServer { api, address, ca_pem: identity.ca_pem, fargate, tasks: Mutex::new(tasks) })
     }
 
@@ -277,7 +286,8 @@ impl ApiServer {
         let meta = &object["metadata"];
         let write = Write { force: true, ..Write::by(manager) };
         let (namespace, name) = (text(&meta["namespace"]), text(&meta["name"]));
-        let applied = self.api.cluster.patch(&resource, &namespace, &name, PatchKind::Apply, object, &write)?;
+        let applied =
+            self.api.cluster.patch(&resource, &namespace, &name, PatchKind::Apply, object, &write)?;
         Ok(applied.0)
     }
 
@@ -355,10 +365,4 @@ async fn answer(api: Arc<Api>, request: http::Request<Incoming>) -> Result<Reply
         }
     };
     Ok(reply)
-}
-
-/// Something small that every controller needs: a condition of a status.
-fn condition(kind: &str, status: bool, reason: &str, message: &str) -> Value {
-    json!({"type": kind, "status": if status { "True" } else { "False" }, "reason": reason, "message": message,
-           "lastTransitionTime": clock::now()})
 }

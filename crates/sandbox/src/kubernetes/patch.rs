@@ -45,7 +45,11 @@ pub fn strategic(target: &Value, patch: &Value, kind: &Type) -> Result<Value> {
     }
 }
 
-fn strategic_object(old: Map<String, Value>, patch: &Map<String, Value>, kind: &Type) -> Result<Map<String, Value>> {
+fn strategic_object(
+    old: Map<String, Value>,
+    patch: &Map<String, Value>,
+    kind: &Type,
+) -> Result<Map<String, Value>> {
     match patch.get("$patch").and_then(Value::as_str) {
         Some("replace") => {
             let mut out = patch.clone();
@@ -83,7 +87,8 @@ fn strategic_object(old: Map<String, Value>, patch: &Map<String, Value>, kind: &
         }
         // A selector is one value to server-side apply, and still merges here.
         let child = kind.field(name).0;
-        let child = if value.is_object() && matches!(*child, Type::Atomic) { Type::Open.into() } else { child };
+        let child =
+            if value.is_object() && matches!(*child, Type::Atomic) { Type::Open.into() } else { child };
         let merged = match (out.get(name), value) {
             (Some(Value::Object(old)), Value::Object(patch)) => {
                 Value::Object(strategic_object(old.clone(), patch, &child)?)
@@ -133,7 +138,9 @@ fn strategic_list(old: &[Value], patch: &[Value], kind: &Type) -> Result<Vec<Val
     for item in patch {
         let name = &item[key];
         if name.is_null() {
-            return Err(Failure::bad_request(format!("map: {item} does not contain declared merge key: {key}")));
+            return Err(Failure::bad_request(format!(
+                "map: {item} does not contain declared merge key: {key}"
+            )));
         }
         if directive(item).as_deref() == Some("delete") {
             out.retain(|other| &other[key] != name);

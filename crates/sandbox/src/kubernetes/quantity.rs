@@ -6,7 +6,8 @@ const DECIMAL: [(&str, i32); 10] =
 
 /// A quantity in nano-units and whether it was written in powers of two; nothing when it isn't one.
 pub fn parse(text: &str) -> Option<(i128, bool)> {
-    let split = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-'))).unwrap_or(text.len());
+    let split =
+        text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-'))).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.trim_start_matches(['+', '-']).is_empty() && fraction.is_empty() || fraction.len() > 9 {

@@ -337,10 +337,8 @@ fn map() -> Arc<Type> {
 }
 
 fn keyed(keys: &[&str], element: Arc<Type>) -> Arc<Type> {
-    let keys = keys
-        .iter()
-        .map(|key| (key.to_string(), (*key == "protocol").then(|| Value::from("TCP"))))
-        .collect();
+    let keys =
+        keys.iter().map(|key| (key.to_string(), (*key == "protocol").then(|| Value::from("TCP")))).collect();
     Arc::new(Type::Keyed(keys, element))
 }
 
@@ -375,10 +373,7 @@ fn container() -> Arc<Type> {
         ("env", keyed(&["name"], record([("valueFrom", source)]))),
         ("volumeMounts", keyed(&["mountPath"], open())),
         ("volumeDevices", keyed(&["devicePath"], open())),
-        (
-            "resources",
-            record([("limits", map()), ("requests", map()), ("claims", keyed(&["name"], open()))]),
-        ),
+        ("resources", record([("limits", map()), ("requests", map()), ("claims", keyed(&["name"], open()))])),
     ])
 }
 

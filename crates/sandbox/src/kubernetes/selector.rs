@@ -25,7 +25,9 @@ impl Selector {
         let mut out = Selector::default();
         for part in split(labels) {
             out.labels.push(label(part).ok_or_else(|| {
-                Failure::bad_request(format!("unable to parse requirement: couldn't parse the selector string {part:?}"))
+                Failure::bad_request(format!(
+                    "unable to parse requirement: couldn't parse the selector string {part:?}"
+                ))
             })?);
         }
         for part in fields.split(',').map(str::trim).filter(|part| !part.is_empty()) {

@@ -118,7 +118,9 @@ pub fn find(object: &Value, path: &str) -> Value {
             // A dot in a name is written with a backslash.
             let bytes = rest.as_bytes();
             let mut end = 0;
-            while end < bytes.len() && (end > 0 && bytes[end - 1] == b'\\' || !matches!(bytes[end], b'.' | b'[')) {
+            while end < bytes.len()
+                && (end > 0 && bytes[end - 1] == b'\\' || !matches!(bytes[end], b'.' | b'['))
+            {
                 end += 1;
             }
             let name = rest[..end].replace('\\', "");
@@ -148,7 +150,12 @@ fn age(at: &str) -> String {
 }
 
 fn json_column(name: &str, path: &str) -> Column {
-    Column { name: name.to_owned(), kind: "string".to_owned(), priority: 0, path: Path::Json(path.to_owned()) }
+    Column {
+        name: name.to_owned(),
+        kind: "string".to_owned(),
+        priority: 0,
+        path: Path::Json(path.to_owned()),
+    }
 }
 
 fn word(name: &str, work: fn(&Value) -> Value) -> Column {
@@ -174,7 +181,8 @@ fn length(value: &Value) -> usize {
 
 fn images(object: &Value) -> Value {
     let list = find(object, ".spec.template.spec.containers");
-    let images: Vec<&str> = list.as_array().into_iter().flatten().filter_map(|c| c["image"].as_str()).collect();
+    let images: Vec<&str> =
+        list.as_array().into_iter().flatten().filter_map(|c| c["image"].as_str()).collect();
     json!(images.join(","))
 }
 
