@@ -124,7 +124,7 @@ def with_inside(app, token):
                 break
         try:
             request = json.loads(body) if body else {}
-            result = {"/_sandbox/credential": credential, "/_sandbox/event": event}[scope["path"]](request)
+            result = INSIDE[scope["path"]](request)
         except KeyError as missing:
             return await answer(send, 404, {"message": str(missing)})
         return await answer(send, 200 if result is not None else 404, result or {})
@@ -170,6 +170,28 @@ def event(request):
     set_request_region(request["region"])
     eventbridge._put_events({"Entries": [request["entry"]]}, allow_aws_source=True)
     return {"published": True}
+
+
+def policies(request):
+    """The statements of all identity policies of a user or role. Its path does not matter to its name."""
+    import dataclasses
+
+    from ministack.core import iam_evaluator as iam
+
+    arn = request["principalArn"]
+    account, kind = iam._account_from_arn(arn), arn.split(":", 5)[-1].split("/")[0]
+    if kind == "user":
+        found = iam._gather_user_policies(arn.rsplit("/", 1)[-1], account)
+    elif kind == "role":
+        found = iam._gather_role_policies(arn.rsplit("/", 1)[-1], account)
+    elif kind == "assumed-role":
+        found = iam._gather_role_policies(iam._role_name_from_assumed_arn(arn), account)
+    else:
+        return None
+    return {"statements": [dataclasses.asdict(statement) for policy in found for statement in policy]}
+
+
+INSIDE = {"/_sandbox/credential": credential, "/_sandbox/event": event, "/_sandbox/policies": policies}
 
 
 # ---------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// One whole run, told as it happens, and nginx from the repository in the cluster
+    Demo,
     /// Keeps the world up until Ctrl-C and prints its environment
     Up {
         /// The edge's port; a free one without
@@ -37,7 +39,20 @@ pub async fn run() -> anyhow::Result<()> {
         )
         .init();
     match Cli::parse().command {
+        Command::Demo => demo().await,
         Command::Up { port } => up(port).await,
+    }
+}
+
+async fn demo() -> anyhow::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut out = std::io::stdout();
+    // Dropping the demo's future drops its world, which ends every process in it.
+    tokio::select! {
+        done = crate::demo::run(&mut out) => done,
+        _ = interrupt.recv() => anyhow::bail!("interrupted; everything that was started is ended"),
+        _ = terminate.recv() => anyhow::bail!("terminated; everything that was started is ended"),
     }
 }
 

@@ -234,12 +234,14 @@ impl Eks {
             let selectors: Vec<Value> = selectors.iter().map(Selector::body).collect();
             let role = format!("arn:aws:iam::{}:role/eks-fargate", self.account);
             let subnets = json!(cluster.seed.private_subnets);
-            let body = self.profile_body(&cluster.seed.name, &name, &role, &subnets, json!(selectors), json!({}));
+            let body =
+                self.profile_body(&cluster.seed.name, &name, &role, &subnets, json!(selectors), json!({}));
             cluster.profiles.insert(name, Profile { body, until: Instant::now(), deleting: false });
         }
         if cluster.seed.mode != "CONFIG_MAP" {
             let body = self.entry_body(&cluster.seed.name, &root, &json!({}));
-            let policy = policy_body(ADMIN_POLICY, json!({ "type": "cluster", "namespaces": [] }), clock::now());
+            let policy =
+                policy_body(ADMIN_POLICY, json!({ "type": "cluster", "namespaces": [] }), clock::now());
             cluster.entries.insert(
                 root,
                 Entry {
@@ -300,7 +302,9 @@ impl Eks {
                 page("clusters", names, &query)
             }
             "CreateCluster" => self.create_cluster(&body),
-            "DescribeCluster" => self.with_cluster(cluster, |c, _| Ok(json!({ "cluster": self.cluster_body(c) }))),
+            "DescribeCluster" => {
+                self.with_cluster(cluster, |c, _| Ok(json!({ "cluster": self.cluster_body(c) })))
+            }
             "DeleteCluster" => self.delete_cluster(cluster),
             "ListFargateProfiles" => self.with_cluster(cluster, |c, _| {
                 page("fargateProfileNames", c.profiles.keys().cloned().collect(), &query)
@@ -321,9 +325,10 @@ impl Eks {
             }
             "ListAccessEntries" => self.with_entries(cluster, |c, _| {
                 let policy = query.iter().find(|(name, _)| name == "associatedPolicyArn");
-                let arns = c.entries.iter().filter(|(_, entry)| {
-                    policy.is_none_or(|(_, arn)| entry.policies.contains_key(arn))
-                });
+                let arns = c
+                    .entries
+                    .iter()
+                    .filter(|(_, entry)| policy.is_none_or(|(_, arn)| entry.policies.contains_key(arn)));
                 page("accessEntries", arns.map(|(arn, _)| arn.clone()).collect(), &query)
             }),
             "CreateAccessEntry" => self.create_entry(cluster, &body).await,
@@ -365,11 +370,7 @@ impl Eks {
         }
     }
 
-    fn with_cluster<T>(
-        &self,
-        name: &str,
-        act: impl FnOnce(&mut Cluster, &Times) -> Result<T>,
-    ) -> Result<T> {
+    fn with_cluster<T>(&self, name: &str, act: impl FnOnce(&mut Cluster, &Times) -> Result<T>) -> Result<T> {
         let mut state = self.lock();
         let times = Times { profile: state.profile_delay, access: state.access_delay };
         let cluster = state.clusters.get_mut(name).ok_or_else(|| {
@@ -381,11 +382,7 @@ impl Eks {
     }
 
     /// The same for operations on access entries, which a cluster in the mode of old refuses.
-    fn with_entries<T>(
-        &self,
-        name: &str,
-        act: impl FnOnce(&mut Cluster, &Times) -> Result<T>,
-    ) -> Result<T> {
+    fn with_entries<T>(&self, name: &str, act: impl FnOnce(&mut Cluster, &Times) -> Result<T>) -> Result<T> {
         self.with_cluster(name, |cluster, times| {
             if cluster.seed.mode == "CONFIG_MAP" {
                 let text = "The cluster's authentication mode must be set to one of [API, API_AND_CONFIG_MAP] to \
@@ -507,7 +504,10 @@ impl Eks {
         let role = text(body, "podExecutionRoleArn")?;
         let selectors = body["selectors"].as_array().cloned().unwrap_or_default();
         if selectors.is_empty() || selectors.len() > 5 {
-            return Err(ApiError::new("InvalidParameterException", "Fargate Profile must have 1 to 5 selectors"));
+            return Err(ApiError::new(
+                "InvalidParameterException",
+                "Fargate Profile must have 1 to 5 selectors",
+            ));
         }
         self.with_cluster(cluster, |c, times| {
             if c.profiles.contains_key(&name) {
@@ -515,8 +515,11 @@ impl Eks {
                 return Err(ApiError::new("ResourceInUseException", text).status(409));
             }
             one_at_a_time(c, "create", &name)?;
-            let subnets =
-                if body["subnets"].is_array() { body["subnets"].clone() } else { json!(c.seed.private_subnets) };
+            let subnets = if body["subnets"].is_array() {
+                body["subnets"].clone()
+            } else {
+                json!(c.seed.private_subnets)
+            };
             let tags = if body["tags"].is_object() { body["tags"].clone() } else { json!({}) };
             let shown = self.profile_body(cluster, &name, &role, &subnets, json!(selectors), tags);
             let profile = Profile { body: shown, until: Instant::now() + times.profile, deleting: false };
@@ -594,7 +597,11 @@ impl Eks {
             _ => arn.to_owned(),
         });
         let now = clock::epoch_seconds(clock::now());
-        let groups = if request["kubernetesGroups"].is_array() { request["kubernetesGroups"].clone() } else { json!([]) };
+        let groups = if request["kubernetesGroups"].is_array() {
+            request["kubernetesGroups"].clone()
+        } else {
+            json!([])
+        };
         let tags = if request["tags"].is_object() { request["tags"].clone() } else { json!({}) };
         json!({
             "clusterName": cluster,
@@ -749,7 +756,8 @@ fn one_at_a_time(cluster: &Cluster, verb: &str, name: &str) -> Result<()> {
 }
 
 fn no_profile(name: &str) -> ApiError {
-    ApiError::new("ResourceNotFoundException", format!("No Fargate Profile found with name: {name}.")).status(404)
+    ApiError::new("ResourceNotFoundException", format!("No Fargate Profile found with name: {name}."))
+        .status(404)
 }
 
 fn no_entry() -> ApiError {
@@ -771,7 +779,9 @@ fn text(body: &Value, field: &str) -> Result<String> {
 }
 
 fn strings(value: &Value) -> Vec<String> {
-    value.as_array().map_or_else(Vec::new, |list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+    value
+        .as_array()
+        .map_or_else(Vec::new, |list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
 }
 
 /// One page of a list of names.

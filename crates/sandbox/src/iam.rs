@@ -1,7 +1,7 @@
 //! IAM's service-specific credentials, which MiniStack lacks: the user names and passwords for Git.
 //!
 //! Users and their policies are MiniStack's. A credential is only made for a user that exists there, and
-//! whether it opens a repository is what `SimulatePrincipalPolicy` says of the user.
+//! whether it opens a repository is what the user's policies say.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use url::form_urlencoded;
 use crate::clock;
 use crate::edge::{Protocol, Service};
 use crate::ministack::Upstream;
+use crate::policy::{self, Context};
 use crate::sigv4;
 use crate::wire::{ApiError, Call, Caller, GitAuthority, Reply};
 
@@ -125,7 +126,9 @@ impl Iam {
         let fields = fields(call);
         let field = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         let result = match call.action.as_str() {
-            "CreateServiceSpecificCredential" => self.create(field("UserName"), field("ServiceName"), call).await,
+            "CreateServiceSpecificCredential" => {
+                self.create(field("UserName"), field("ServiceName"), call).await
+            }
             "ListServiceSpecificCredentials" => self.list(&field, call).await,
             "ResetServiceSpecificCredential" => self.reset(&field, call).await,
             "UpdateServiceSpecificCredential" => self.update(&field, call).await,
@@ -218,7 +221,11 @@ impl Iam {
             "Active" => true,
             "Inactive" => false,
             other => {
-                return Err(invalid("status", other, "Member must satisfy enum value set: [Active, Inactive]"));
+                return Err(invalid(
+                    "status",
+                    other,
+                    "Member must satisfy enum value set: [Active, Inactive]",
+                ));
             }
         };
         self.change(field, call, |credential| {
@@ -255,9 +262,7 @@ impl Iam {
         let found = credentials.iter_mut().find(|credential| credential.id == id && credential.user == user);
         match found {
             Some(credential) => Ok(change(credential)),
-            None => {
-                Err(ApiError::new("NoSuchEntity", format!("No such credential {id} exists")).status(404))
-            }
+            None => Err(ApiError::new("NoSuchEntity", format!("No such credential {id} exists")).status(404)),
         }
     }
 
@@ -283,24 +288,6 @@ impl Iam {
             }
             status => Err(unavailable(format!("GetUser answers {status}"))),
         }
-    }
-
-    /// Whether the policies of a principal allow all these actions on a resource.
-    async fn may(&self, principal: &str, actions: &[&str], resource: &str) -> bool {
-        let mut parameters = vec![
-            ("Action".to_owned(), "SimulatePrincipalPolicy".to_owned()),
-            ("Version".to_owned(), "2010-05-08".to_owned()),
-            ("PolicySourceArn".to_owned(), principal.to_owned()),
-            ("ResourceArns.member.1".to_owned(), resource.to_owned()),
-        ];
-        for (number, action) in actions.iter().enumerate() {
-            parameters.push((format!("ActionNames.member.{}", number + 1), (*action).to_owned()));
-        }
-        let parameters: Vec<(&str, &str)> =
-            parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let Ok(answer) = self.upstream.query("iam", "us-east-1", &parameters).await else { return false };
-        let decisions = |decision: &str| answer.body.matches(decision).count();
-        answer.status == 200 && decisions("<EvalDecision>allowed</EvalDecision>") == actions.len()
     }
 }
 
@@ -331,7 +318,10 @@ impl GitAuthority for Iam {
             }
             let action = if write { "codecommit:GitPush" } else { "codecommit:GitPull" };
             let arn = format!("arn:aws:codecommit:{}:{}:{repository}", self.region, self.account);
-            if !self.may(&credential.user_arn, &[action], &arn).await {
+            let statements = self.upstream.policies(&credential.user_arn).await;
+            let may =
+                |action: &str, resource: &str| policy::allows(&statements, action, resource, &Context::new());
+            if !may(action, &arn) {
                 return false;
             }
             // CodeCommit decrypts and encrypts as the caller, so the caller needs the key, too. What is
@@ -340,10 +330,7 @@ impl GitAuthority for Iam {
                 Some(repositories) => repositories.key(repository).await,
                 None => None,
             };
-            match key {
-                Some(key) => self.may(&credential.user_arn, KEY_ACTIONS, &key).await,
-                None => true,
-            }
+            key.is_none_or(|key| KEY_ACTIONS.iter().all(|action| may(action, &key)))
         })
     }
 }
@@ -425,7 +412,8 @@ fn reply(action: &str, result: &str) -> Reply {
 fn identity() -> String {
     const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let bytes = [uuid::Uuid::new_v4().into_bytes(), uuid::Uuid::new_v4().into_bytes()].concat();
-    let tail: String = bytes.iter().take(17).map(|byte| char::from(LETTERS[usize::from(byte & 31)])).collect();
+    let tail: String =
+        bytes.iter().take(17).map(|byte| char::from(LETTERS[usize::from(byte & 31)])).collect();
     format!("ACCA{tail}")
 }
 

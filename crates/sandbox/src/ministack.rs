@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::clock;
+use crate::policy::Statement;
 use crate::wire::Reply;
 
 const LAUNCHER: &str = include_str!("../ministack_launcher.py");
@@ -232,8 +233,7 @@ impl Upstream {
         headers: &HeaderMap,
         body: reqwest::Body,
     ) -> Reply {
-        let mut request =
-            self.client.request(method, format!("{}{path_and_query}", self.base)).body(body);
+        let mut request = self.client.request(method, format!("{}{path_and_query}", self.base)).body(body);
         for (name, value) in headers {
             if !hop_by_hop(name) {
                 request = request.header(name, value);
@@ -312,8 +312,22 @@ impl Upstream {
 
     /// The principal and secret of an access key; nothing where the key is unknown, inactive or expired.
     pub async fn credential(&self, access_key: &str) -> Option<Credential> {
-        let reply = self.inside("credential", &serde_json::json!({ "accessKeyId": access_key })).await.ok()?;
+        let reply =
+            self.inside("credential", &serde_json::json!({ "accessKeyId": access_key })).await.ok()?;
         reply.json().await.ok()
+    }
+
+    /// The statements of a user's or role's identity policies; none where it is unknown.
+    pub async fn policies(&self, principal: &str) -> Vec<Statement> {
+        #[derive(Deserialize)]
+        struct Found {
+            statements: Vec<Statement>,
+        }
+        let asked = self.inside("policies", &serde_json::json!({ "principalArn": principal })).await;
+        match asked {
+            Ok(reply) => reply.json::<Found>().await.map(|found| found.statements).unwrap_or_default(),
+            Err(_) => Vec::new(),
+        }
     }
 
     /// Publishes an event as an AWS service on the default bus.

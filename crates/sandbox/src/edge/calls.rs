@@ -236,9 +236,29 @@ const FORM_RESOURCES: &[&str] = &[
 /// Whether an action changes anything. What is not known to read counts as a change.
 fn changes(service: &str, action: &str) -> bool {
     const READING: &[&str] = &[
-        "Describe", "Get", "List", "Head", "BatchGet", "BatchDescribe", "Lookup", "Search", "Simulate", "Validate",
-        "Filter", "Query", "Scan", "Select", "Estimate", "Check", "View", "Preview", "Detect", "Evaluate", "Test",
-        "Download", "Discover",
+        "Describe",
+        "Get",
+        "List",
+        "Head",
+        "BatchGet",
+        "BatchDescribe",
+        "Lookup",
+        "Search",
+        "Simulate",
+        "Validate",
+        "Filter",
+        "Query",
+        "Scan",
+        "Select",
+        "Estimate",
+        "Check",
+        "View",
+        "Preview",
+        "Detect",
+        "Evaluate",
+        "Test",
+        "Download",
+        "Discover",
     ];
     // These compute something and keep nothing.
     const PURE: &[(&str, &str)] = &[
@@ -285,7 +305,8 @@ mod tests {
     #[test]
     fn calls_get_the_names_of_their_apis() {
         let json = |target: &str| parts("POST", "/", &[("x-amz-target", target)]);
-        let form = parts("POST", "/", &[("content-type", "application/x-www-form-urlencoded; charset=utf-8")]);
+        let form =
+            parts("POST", "/", &[("content-type", "application/x-www-form-urlencoded; charset=utf-8")]);
         check(
             "codecommit",
             &json("CodeCommit_20150413.CreateCommit"),
@@ -302,7 +323,12 @@ mod tests {
         check("kms", &json("TrentService.CreateKey"), "{}", ("CreateKey", None, true));
         check("iam", &form, "Action=CreateUser&UserName=u", ("CreateUser", Some("u"), true));
         check("iam", &form, "Action=GetUser&UserName=u", ("GetUser", Some("u"), false));
-        check("sts", &parts("GET", "/?Action=GetCallerIdentity", &[]), "", ("GetCallerIdentity", None, false));
+        check(
+            "sts",
+            &parts("GET", "/?Action=GetCallerIdentity", &[]),
+            "",
+            ("GetCallerIdentity", None, false),
+        );
         check(
             "ec2",
             &form,
@@ -310,9 +336,19 @@ mod tests {
             ("CreateVpcEndpoint", Some("git"), true),
         );
         check("eks", &parts("GET", "/clusters/demo", &[]), "", ("DescribeCluster", Some("demo"), false));
-        check("eks", &parts("POST", "/clusters/demo/access-entries", &[]), "", ("CreateAccessEntry", Some("demo"), true));
+        check(
+            "eks",
+            &parts("POST", "/clusters/demo/access-entries", &[]),
+            "",
+            ("CreateAccessEntry", Some("demo"), true),
+        );
         check("s3", &parts("PUT", "/bucket/key", &[]), "", ("PUT", Some("/bucket/key"), true));
-        check("lambda", &parts("GET", "/2015-03-31/functions", &[]), "", ("GET", Some("/2015-03-31/functions"), false));
+        check(
+            "lambda",
+            &parts("GET", "/2015-03-31/functions", &[]),
+            "",
+            ("GET", Some("/2015-03-31/functions"), false),
+        );
     }
 
     #[test]
@@ -333,7 +369,9 @@ mod tests {
     #[test]
     fn calls_are_listed_as_asked() {
         let calls = Calls::default();
-        for (service, write, caller) in [("kms", true, Some("role/a")), ("iam", false, None), ("kms", false, Some("role/b"))] {
+        for (service, write, caller) in
+            [("kms", true, Some("role/a")), ("iam", false, None), ("kms", false, Some("role/b"))]
+        {
             calls.add(Record {
                 sequence: calls.next(),
                 time: String::new(),
@@ -347,8 +385,14 @@ mod tests {
                 ruled: false,
             });
         }
-        let cases =
-            [("", 3), ("after=1", 2), ("write=true", 1), ("service=kms", 2), ("caller=role", 2), ("caller=role/b&write=true", 0)];
+        let cases = [
+            ("", 3),
+            ("after=1", 2),
+            ("write=true", 1),
+            ("service=kms", 2),
+            ("caller=role", 2),
+            ("caller=role/b&write=true", 0),
+        ];
         for (query, count) in cases {
             assert_eq!(calls.list(&Filter::of_query(query)).len(), count, "{query}");
         }

@@ -212,14 +212,17 @@ async fn answer(State(shared): State<Arc<Shared>>, request: http::Request<Body>)
         Ok(read) => read,
         Err(reply) => return reply,
     };
-    let ruling = shared.rules.rule(&incoming.name, incoming.caller.as_ref().map(|caller| caller.arn.as_str()));
+    let ruling =
+        shared.rules.rule(&incoming.name, incoming.caller.as_ref().map(|caller| caller.arn.as_str()));
     if let Some(delay) = ruling.delay {
         clock::sleep(delay).await;
     }
     let mut reply = match &ruling.answer {
-        Some(Answer::Error { status, code, message }) => incoming
-            .protocol
-            .error(&ApiError { status: *status, code: code.clone(), message: message.clone() }),
+        Some(Answer::Error { status, code, message }) => incoming.protocol.error(&ApiError {
+            status: *status,
+            code: code.clone(),
+            message: message.clone(),
+        }),
         Some(Answer::Raw { status, content_type, body }) => raw(*status, content_type, body),
         Some(Answer::Lost) | None => incoming.dispatch(backends, content).await,
     };
@@ -315,9 +318,7 @@ impl Incoming {
         let (caller, refusal) = match &signature {
             None => (None, Some(protocol.unsigned())),
             Some(signature) => match identify(&backends.upstream, signature, &parts, &bytes).await {
-                Ok(credential) => {
-                    (Some(Caller { arn: credential.arn, account: credential.account }), None)
-                }
+                Ok(credential) => (Some(Caller { arn: credential.arn, account: credential.account }), None),
                 Err(error) => (None, Some(protocol.refusal(&error))),
             },
         };

@@ -106,13 +106,19 @@ impl Protocol {
                 ApiError::new("AuthFailure", message).status(401)
             }
             (Protocol::Json | Protocol::RestJson, Unidentified::Key) => {
-                ApiError::new("UnrecognizedClientException", unknown)
-                    .status(if self == Protocol::Json { 400 } else { 403 })
+                ApiError::new("UnrecognizedClientException", unknown).status(if self == Protocol::Json {
+                    400
+                } else {
+                    403
+                })
             }
             (Protocol::Json | Protocol::RestJson, _) => {
                 let message = if *why == Unidentified::Signature { wrong } else { old };
-                ApiError::new("InvalidSignatureException", message)
-                    .status(if self == Protocol::Json { 400 } else { 403 })
+                ApiError::new("InvalidSignatureException", message).status(if self == Protocol::Json {
+                    400
+                } else {
+                    403
+                })
             }
             (_, Unidentified::Key) => ApiError::new("InvalidClientTokenId", unknown).status(403),
             (_, Unidentified::Signature) => ApiError::new("SignatureDoesNotMatch", wrong).status(403),

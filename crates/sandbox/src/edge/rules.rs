@@ -122,7 +122,8 @@ impl Rule {
             None => name.action == self.action,
         };
         let service = self.service == "*" || self.service == name.service;
-        let who = self.caller.as_ref().is_none_or(|part| caller.is_some_and(|arn| arn.contains(part.as_str())));
+        let who =
+            self.caller.as_ref().is_none_or(|part| caller.is_some_and(|arn| arn.contains(part.as_str())));
         service && action && who
     }
 }
@@ -208,7 +209,13 @@ mod tests {
             (Rule::on("kms", "*"), "iam", "CreateUser", None, false),
             (Rule::on("*", "*"), "iam", "CreateUser", None, true),
             (Rule::on("*", "*").caller("role/key"), "iam", "CreateUser", None, false),
-            (Rule::on("*", "*").caller("role/key"), "iam", "CreateUser", Some("arn:…assumed-role/key/x"), true),
+            (
+                Rule::on("*", "*").caller("role/key"),
+                "iam",
+                "CreateUser",
+                Some("arn:…assumed-role/key/x"),
+                true,
+            ),
         ];
         for (rule, service, action, caller, fits) in cases {
             assert_eq!(rule.fits(&name(service, action), caller), fits, "{rule:?} on {service}:{action}");
@@ -245,7 +252,10 @@ mod tests {
             "answer": {"error": {"status": 400, "code": "ThrottlingException", "message": "Rate exceeded"}}},
             {"service": "iam", "delayMilliseconds": 500}, {"answer": "lost"}]"#;
         let rules: Vec<Rule> = serde_json::from_str(text).unwrap();
-        assert_eq!(rules[0], Rule::on("kms", "CreateKey").error(400, "ThrottlingException", "Rate exceeded").times(1));
+        assert_eq!(
+            rules[0],
+            Rule::on("kms", "CreateKey").error(400, "ThrottlingException", "Rate exceeded").times(1)
+        );
         assert_eq!(rules[1], Rule::on("iam", "*").delay(Duration::from_millis(500)));
         assert_eq!(rules[2], Rule::on("*", "*").lost());
         assert!(serde_json::from_str::<Rule>(r#"{"services": "kms"}"#).is_err());

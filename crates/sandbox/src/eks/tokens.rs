@@ -82,7 +82,10 @@ impl Tokens {
         // A role that was deleted and made anew is not the one that the entry was made for.
         let id = self.eks.principal(&access.principal).await.map_err(|error| error.message)?;
         if id != access.id {
-            return Err(format!("{} is not the principal that its access entry was made for", access.principal));
+            return Err(format!(
+                "{} is not the principal that its access entry was made for",
+                access.principal
+            ));
         }
         Ok(UserInfo { username: access.username, groups: access.groups })
     }

@@ -118,8 +118,8 @@ fn outputs(body: &str) -> BTreeMap<String, String> {
 /// Puts each function's folder together, and a template that names those folders.
 fn stage_all(root: &Path, stage: &Path, release: Option<&Release>) -> anyhow::Result<PathBuf> {
     let template_path = root.join("template.yaml");
-    let template =
-        std::fs::read_to_string(&template_path).with_context(|| format!("reading {}", template_path.display()))?;
+    let template = std::fs::read_to_string(&template_path)
+        .with_context(|| format!("reading {}", template_path.display()))?;
     let mut built = String::new();
     for line in template.lines() {
         built.push_str(&match line.trim_start().split_once(": ") {
@@ -149,9 +149,8 @@ fn stage_function(
     std::fs::create_dir_all(&folder)?;
     let binary = target(root).join("debug").join(function);
     let bootstrap = folder.join("bootstrap");
-    std::fs::copy(&binary, &bootstrap).with_context(|| {
-        format!("copying {}; `make binaries` builds it", binary.display())
-    })?;
+    std::fs::copy(&binary, &bootstrap)
+        .with_context(|| format!("copying {}; `make binaries` builds it", binary.display()))?;
     // A debug binary is mostly symbols, which nobody looks at here and which have to be uploaded.
     let stripped = std::process::Command::new("strip").arg(&bootstrap).status();
     if !stripped.is_ok_and(|status| status.success()) {
