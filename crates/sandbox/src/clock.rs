@@ -29,7 +29,8 @@ pub fn iso(moment: OffsetDateTime) -> String {
 
 /// A moment with milliseconds: `2026-01-02T03:04:05.678Z`.
 pub fn rfc3339(moment: OffsetDateTime) -> String {
-    let format =
-        time::macros::format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
+    let format = time::macros::format_description!(
+        "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z"
+    );
     moment.to_offset(time::UtcOffset::UTC).format(&format).unwrap_or_default()
 }

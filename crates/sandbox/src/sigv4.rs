@@ -52,9 +52,8 @@ impl Signature {
     fn of_header(headers: &HeaderMap) -> Option<Signature> {
         let authorization = headers.get("authorization")?.to_str().ok()?;
         let fields = authorization.strip_prefix("AWS4-HMAC-SHA256")?.trim();
-        let field = |name: &str| {
-            fields.split(',').find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('='))
-        };
+        let field =
+            |name: &str| fields.split(',').find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('='));
         let (access_key, day, region, service) = scope(field("Credential")?)?;
         let moment = headers.get("x-amz-date").and_then(|value| value.to_str().ok())?.to_owned();
         Some(Signature {
@@ -309,8 +308,7 @@ mod tests {
         let uri: Uri = "https://iam.amazonaws.com/?Action=ListUsers&Version=2010-05-08".parse().unwrap();
         let mut headers = HeaderMap::new();
         headers.insert("host", "iam.amazonaws.com".parse().unwrap());
-        headers
-            .insert("content-type", "application/x-www-form-urlencoded; charset=utf-8".parse().unwrap());
+        headers.insert("content-type", "application/x-www-form-urlencoded; charset=utf-8".parse().unwrap());
         headers.insert("x-amz-date", "20150830T123600Z".parse().unwrap());
         headers.insert(
             "authorization",
