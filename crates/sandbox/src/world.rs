@@ -1,5 +1,6 @@
 //! The whole local world, started and stopped as one.
 
+mod archive;
 mod deploy;
 mod executions;
 mod keys;

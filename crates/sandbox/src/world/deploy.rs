@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
+use super::archive::{self, Source};
 use super::{Executions, World};
 
 const STACK: &str = "eks-flux-bootstrap";
@@ -67,6 +68,8 @@ impl World {
             .arg(&template)
             .arg("--parameter-overrides")
             .args(overrides)
+            // The pause between two looks at the stack, which is made in a second or two here.
+            .env("SAM_CLI_POLL_DELAY", "0.3")
             .stdin(std::process::Stdio::null())
             .output()
             .await
@@ -115,20 +118,31 @@ fn outputs(body: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Puts each function's folder together, and a template that names those folders.
+/// Packs each function, and writes a template that names the archives.
 fn stage_all(root: &Path, stage: &Path, release: Option<&Release>) -> anyhow::Result<PathBuf> {
-    let template_path = root.join("template.yaml");
-    let template = std::fs::read_to_string(&template_path)
-        .with_context(|| format!("reading {}", template_path.display()))?;
+    std::fs::create_dir_all(stage)?;
+    let path = root.join("template.yaml");
+    let template = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let uris: Vec<&str> = template.lines().filter_map(|line| property(line, "CodeUri")).collect();
+    let archives: Vec<anyhow::Result<PathBuf>> = std::thread::scope(|scope| {
+        let packing: Vec<_> =
+            uris.iter().map(|uri| scope.spawn(move || archive(root, uri, release))).collect();
+        let joined = packing.into_iter().map(|thread| match thread.join() {
+            Ok(archive) => archive,
+            Err(_) => Err(anyhow!("packing a function panicked")),
+        });
+        joined.collect()
+    });
+    let archives = archives.into_iter().collect::<anyhow::Result<Vec<PathBuf>>>()?;
+    let mut archives = uris.iter().zip(archives).collect::<BTreeMap<_, _>>();
     let mut built = String::new();
     for line in template.lines() {
-        built.push_str(&match line.trim_start().split_once(": ") {
-            Some(("CodeUri", uri)) => {
-                let function = uri.trim().trim_start_matches("functions/");
-                let folder = stage_function(root, stage, function, release)?;
-                line.replace(uri, &folder.display().to_string())
-            }
-            Some(("DefinitionUri", uri)) => line.replace(uri, &root.join(uri.trim()).display().to_string()),
+        built.push_str(&match (property(line, "CodeUri"), property(line, "DefinitionUri")) {
+            (Some(uri), _) => match archives.remove(&uri) {
+                Some(archive) => line.replace(uri, &archive.display().to_string()),
+                None => bail!("{uri} occurs twice in {}", path.display()),
+            },
+            (_, Some(uri)) => line.replace(uri, &root.join(uri).display().to_string()),
             _ => line.to_owned(),
         });
         built.push('\n');
@@ -138,37 +152,32 @@ fn stage_all(root: &Path, stage: &Path, release: Option<&Release>) -> anyhow::Re
     Ok(path)
 }
 
-/// A function's folder as Lambda sees it: `bootstrap`, and beside it what is packaged with it.
-fn stage_function(
-    root: &Path,
-    stage: &Path,
-    function: &str,
-    release: Option<&Release>,
-) -> anyhow::Result<PathBuf> {
-    let folder = stage.join(function);
-    std::fs::create_dir_all(&folder)?;
+/// The value of a property that stands alone on a line.
+fn property<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    Some(line.trim_start().strip_prefix(name)?.strip_prefix(':')?.trim())
+}
+
+/// A function as Lambda gets it: `bootstrap`, and beside it what is packaged with it.
+fn archive(root: &Path, uri: &str, release: Option<&Release>) -> anyhow::Result<PathBuf> {
+    let function = uri.trim_start_matches("functions/").trim_end_matches('/');
     let binary = target(root).join("debug").join(function);
-    let bootstrap = folder.join("bootstrap");
-    std::fs::copy(&binary, &bootstrap)
-        .with_context(|| format!("copying {}; `make binaries` builds it", binary.display()))?;
-    // A debug binary is mostly symbols, which nobody looks at here and which have to be uploaded.
-    let stripped = std::process::Command::new("strip").arg(&bootstrap).status();
-    if !stripped.is_ok_and(|status| status.success()) {
-        tracing::debug!(function, "strip is not here; the binary is deployed with its symbols");
+    if !binary.exists() {
+        bail!("{} is missing; `make binaries` builds it", binary.display());
     }
+    let mut sources = vec![Source { name: "bootstrap".to_owned(), path: binary, program: true }];
     if let (Some(release), true) = (release, function.starts_with("flux_")) {
-        let to = folder.join("flux-release").join(&release.version);
-        std::fs::create_dir_all(&to)?;
-        for entry in std::fs::read_dir(&release.folder)
-            .with_context(|| format!("reading {}", release.folder.display()))?
-        {
+        let entries = std::fs::read_dir(&release.folder)
+            .with_context(|| format!("reading {}", release.folder.display()))?;
+        for entry in entries {
             let entry = entry?;
             if entry.path().extension().is_some_and(|extension| extension == "yaml") {
-                std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+                let name = format!("flux-release/{}/{}", release.version, entry.file_name().to_string_lossy());
+                sources.push(Source { name, path: entry.path(), program: false });
             }
         }
+        sources.sort_by(|left, right| left.name.cmp(&right.name));
     }
-    Ok(folder)
+    archive::of(&target(root).join("sandbox"), function, &sources)
 }
 
 /// Where cargo builds to.
