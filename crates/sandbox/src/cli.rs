@@ -2,10 +2,12 @@
 
 use std::io::Write as _;
 
+use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::world::{Options, World};
+use crate::ministack;
+use crate::world::{self, Options, World};
 
 #[derive(Debug, Parser)]
 #[command(about = "AWS, CodeCommit, EKS and Kubernetes on one machine, for eks-flux-bootstrap")]
@@ -20,9 +22,17 @@ enum Command {
     Demo,
     /// Keeps the world up until Ctrl-C and prints its environment
     Up {
-        /// The edge's port; a free one without
+        /// The edge's port; 0 takes a free one
         #[arg(long, default_value_t = 4566)]
         port: u16,
+        /// The Kubernetes API's port; 0 takes a free one
+        #[arg(long, default_value_t = 0)]
+        kubernetes_port: u16,
+    },
+    /// Deploys template.yaml and the built functions to the world of AWS_ENDPOINT_URL
+    Deploy {
+        /// Parameters of the template, NAME=VALUE
+        parameters: Vec<String>,
     },
 }
 
@@ -40,7 +50,8 @@ pub async fn run() -> anyhow::Result<()> {
         .init();
     match Cli::parse().command {
         Command::Demo => demo().await,
-        Command::Up { port } => up(port).await,
+        Command::Up { port, kubernetes_port } => up(port, kubernetes_port).await,
+        Command::Deploy { parameters } => deploy(&parameters).await,
     }
 }
 
@@ -56,23 +67,71 @@ async fn demo() -> anyhow::Result<()> {
     }
 }
 
-async fn up(port: u16) -> anyhow::Result<()> {
+async fn up(port: u16, kubernetes_port: u16) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let options = Options { port, kubernetes_port, ..Options::default() };
     let world = tokio::select! {
-        world = World::start(Options { port, ..Options::default() }) => world?,
+        world = World::start(options) => world?,
         _ = interrupt.recv() => return Ok(()),
         _ = terminate.recv() => return Ok(()),
     };
     let mut out = std::io::stdout();
-    for (name, value) in world.environment() {
-        writeln!(out, "export {name}={value}")?;
-    }
+    write!(out, "{}", told(&world))?;
     out.flush()?;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
     world.stop().await;
+    Ok(())
+}
+
+/// What `up` prints: lines for a shell, which may be pasted whole.
+fn told(world: &World) -> String {
+    let bin = ministack::venv(&world.options().root).join("bin");
+    let mut text = String::new();
+    for (name, value) in world.environment() {
+        text.push_str(&format!("export {name}={value}\n"));
+    }
+    text.push_str(&format!("export PATH={}:$PATH SAM_CLI_TELEMETRY=0 AWS_PAGER=\n", bin.display()));
+    text.push_str("# Git asks the AWS CLI for a user name and a password, as with the real CodeCommit:\n");
+    let helper = "!aws codecommit credential-helper --ignore-host-check $@";
+    for (number, (name, value)) in
+        [("credential.helper", ""), ("credential.helper", helper), ("credential.UseHttpPath", "true")]
+            .iter()
+            .enumerate()
+    {
+        text.push_str(&format!("export GIT_CONFIG_KEY_{number}={name} GIT_CONFIG_VALUE_{number}='{value}'\n"));
+    }
+    text.push_str("export GIT_CONFIG_COUNT=3\n");
+    text.push_str(&format!(
+        "# Then, for example:\n\
+         #   sandbox deploy\n\
+         #   aws codecommit create-repository --repository-name tryout\n\
+         #   git clone {}/tryout\n\
+         #   kubectl get namespaces\n\
+         #   curl {}/_sandbox/calls\n\
+         # Ctrl-C here ends it all.\n",
+        world.git_url(),
+        world.edge().url()
+    ));
+    text
+}
+
+async fn deploy(parameters: &[String]) -> anyhow::Result<()> {
+    let told = |name: &str| {
+        std::env::var(name).with_context(|| format!("{name} is not set; paste what `sandbox up` prints"))
+    };
+    let (edge, region) = (told("AWS_ENDPOINT_URL")?, told("AWS_REGION")?);
+    let root = world::root();
+    let sam = tokio::process::Command::new(ministack::venv(&root).join("bin/sam"));
+    let release = crate::demo::release(&root);
+    let stage = tempfile::tempdir()?;
+    let mut sam = world::prepare(&root, stage.path(), Some(&release), sam, &edge, &region).await?;
+    let status = sam.args(parameters).env("SAM_CLI_TELEMETRY", "0").kill_on_drop(true).status().await?;
+    if !status.success() {
+        bail!("sam deploy ended with {status}");
+    }
     Ok(())
 }

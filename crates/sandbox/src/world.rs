@@ -13,7 +13,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub use self::deploy::{Deployment, Release};
+pub use self::deploy::{Deployment, Release, prepare};
 pub use self::executions::{Ended, Executions};
 
 use crate::codecommit::{self, CodeCommit};
@@ -71,7 +71,8 @@ impl Default for Options {
             access_delay: Duration::ZERO,
             cluster: "demo".to_owned(),
             mode: "API_AND_CONFIG_MAP".to_owned(),
-            namespaces: vec!["fluxcd".to_owned(), "kube-system".to_owned()],
+            // `default` is for what users deploy: the demo puts nginx there.
+            namespaces: ["fluxcd", "kube-system", "default"].map(str::to_owned).to_vec(),
         }
     }
 }
@@ -133,7 +134,7 @@ impl World {
         })
         .await?;
         let upstream = ministack.upstream().clone();
-        let iam = Arc::new(Iam::new(upstream.clone(), &options.region, &options.account));
+        let iam = Arc::new(Iam::new(upstream.clone(), &options.region, &options.account, &bound.url()));
         iam.set_delay(options.credential_delay);
         let eks = Arc::new(Eks::new(upstream.clone(), &options.region, &options.account));
         eks.set_access_delay(options.access_delay);
