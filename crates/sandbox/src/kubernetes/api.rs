@@ -358,7 +358,7 @@ impl Api {
         let resource = self
             .cluster
             .resource(&target.group, &target.version, &target.plural)
-            .ok_or_else(|| self.unknown(target))?;
+            .ok_or_else(Failure::no_resource)?;
         if !target.subresource.is_empty() {
             let version = resource.kind.version(&resource.version);
             let known = match target.subresource.as_str() {
@@ -461,11 +461,6 @@ impl Api {
             }
             _ => Err(Failure::method_not_allowed()),
         }
-    }
-
-    /// A kind that isn't there: within a known version a `Status`, else plain text, as in Kubernetes.
-    fn unknown(&self, _target: &Target) -> Failure {
-        Failure::no_resource()
     }
 
     fn show(
@@ -688,11 +683,9 @@ impl Follow {
             if !self.pending.is_empty() {
                 continue;
             }
-            // The kind itself may have gone.
+            // The kind itself may have gone, and the watch with it.
             let kind = &self.resource.kind;
-            if self.cluster.resource(&kind.group, &self.resource.version, &kind.plural).is_none() {
-                return None;
-            }
+            self.cluster.resource(&kind.group, &self.resource.version, &kind.plural)?;
             let left = self.until.saturating_sub(self.started.elapsed());
             tokio::select! {
                 changed = self.changes.changed() => {

@@ -352,13 +352,12 @@ pub fn validate(kind: &str, object: &Value, old: Option<&Value>) -> Vec<Cause> {
                 }
             }
         }
-        "Service" => {
+        "Service"
             if spec["ports"].as_array().is_none_or(Vec::is_empty)
                 && spec["type"] != "ExternalName"
-                && spec["clusterIP"] != "None"
-            {
-                out.push(Cause::required("spec.ports", ""));
-            }
+                && spec["clusterIP"] != "None" =>
+        {
+            out.push(Cause::required("spec.ports", ""));
         }
         "CustomResourceDefinition" => {
             let part = |path: &Value| path.as_str().unwrap_or_default().to_owned();

@@ -42,11 +42,6 @@ impl Selector {
         Ok(out)
     }
 
-    /// Whether it selects everything.
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty() && self.fields.is_empty()
-    }
-
     /// Whether an object is selected.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];

@@ -176,9 +176,9 @@ impl Run {
 
     fn not_ready(&self, reason: &str, message: &str) {
         self.status(|live| {
-            let running = live["status"]["conditions"].as_array().into_iter().flatten();
-            let running = running.filter(|condition| condition["type"] == "Reconciling");
-            let old = running.last().and_then(|condition| condition["message"].as_str()).map(str::to_owned);
+            let mut all = live["status"]["conditions"].as_array().into_iter().flatten();
+            let running = all.find(|condition| condition["type"] == "Reconciling");
+            let old = running.and_then(|condition| condition["message"].as_str()).map(str::to_owned);
             if let Some(old) = old {
                 flux::mark(live, self.generation(), "Reconciling", "True", "ProgressingWithRetry", &old);
             }
