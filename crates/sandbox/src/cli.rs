@@ -102,17 +102,20 @@ fn told(world: &World) -> String {
             .iter()
             .enumerate()
     {
-        text.push_str(&format!("export GIT_CONFIG_KEY_{number}={name} GIT_CONFIG_VALUE_{number}='{value}'\n"));
+        text.push_str(&format!(
+            "export GIT_CONFIG_KEY_{number}={name} GIT_CONFIG_VALUE_{number}='{value}'\n"
+        ));
     }
     text.push_str("export GIT_CONFIG_COUNT=3\n");
     text.push_str(&format!(
         "# Then, for example:\n\
-         #   sandbox deploy\n\
+         #   {} deploy\n\
          #   aws codecommit create-repository --repository-name tryout\n\
          #   git clone {}/tryout\n\
          #   kubectl get namespaces\n\
          #   curl {}/_sandbox/calls\n\
          # Ctrl-C here ends it all.\n",
+        std::env::current_exe().unwrap_or_else(|_| "sandbox".into()).display(),
         world.git_url(),
         world.edge().url()
     ));

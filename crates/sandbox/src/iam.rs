@@ -38,6 +38,8 @@ pub struct Iam {
     upstream: Upstream,
     region: String,
     account: String,
+    /// The Git endpoint's host, without its port.
+    host: String,
     credentials: Mutex<Vec<Credential>>,
     /// Held from the check of the limit to the making of the credential.
     making: tokio::sync::Mutex<()>,
@@ -68,9 +70,11 @@ impl std::fmt::Debug for Iam {
 }
 
 impl Iam {
-    /// The emulator, without credentials.
-    pub fn new(upstream: Upstream, region: &str, account: &str) -> Iam {
+    /// The emulator, without credentials. `edge` is the address that Git is reached at.
+    pub fn new(upstream: Upstream, region: &str, account: &str, edge: &str) -> Iam {
+        let host = url::Url::parse(edge).ok().and_then(|url| url.host_str().map(str::to_owned));
         Iam {
+            host: host.unwrap_or_default(),
             upstream,
             region: region.to_owned(),
             account: account.to_owned(),
@@ -97,13 +101,35 @@ impl Iam {
         *self.delay.lock().unwrap_or_else(PoisonError::into_inner) = delay;
     }
 
-    /// The user behind a Basic `Authorization` header with a right password.
-    pub fn caller_of(&self, headers: &HeaderMap) -> Option<Caller> {
+    /// The principal behind a Basic `Authorization` header with a right password.
+    pub async fn caller_of(&self, headers: &HeaderMap, repository: &str) -> Option<Caller> {
         let header = headers.get("authorization")?.to_str().ok()?;
         let text = String::from_utf8(STANDARD.decode(header.strip_prefix("Basic ")?.trim()).ok()?).ok()?;
         let (user, password) = text.split_once(':')?;
-        let credential = self.find(user, password)?;
-        Some(Caller { arn: credential.user_arn, account: self.account.clone() })
+        let arn = match self.find(user, password) {
+            Some(credential) => credential.user_arn,
+            None => self.signer(user, password, repository).await?,
+        };
+        Some(Caller { arn, account: self.account.clone() })
+    }
+
+    /// The principal whose key signed a password of `aws codecommit credential-helper`, as Flux with
+    /// `provider: aws` makes them, too. The user name is the key, for sessions followed by `%` and the
+    /// token; the signature is good for a quarter of an hour.
+    async fn signer(&self, user: &str, password: &str, repository: &str) -> Option<String> {
+        let (key, token) = user.split_once('%').map_or((user, None), |(key, token)| (key, Some(token)));
+        let moment = password.split_once('Z')?.0;
+        let format = time::macros::format_description!("[year][month][day]T[hour][minute][second]");
+        let signed_at = time::PrimitiveDateTime::parse(moment, &format).ok()?.assume_utc();
+        if (clock::now() - signed_at).abs() > time::Duration::minutes(15) {
+            return None;
+        }
+        let credential = self.upstream.credential(key).await?;
+        let path = format!("/v1/repos/{repository}");
+        let expected =
+            sigv4::git_password(&credential.secret_access_key, &self.region, &self.host, &path, moment);
+        let right = sigv4::same(&expected, password) && credential.session_token.as_deref() == token;
+        right.then_some(credential.arn)
     }
 
     fn find(&self, user: &str, password: &str) -> Option<Credential> {
@@ -312,13 +338,20 @@ impl GitAuthority for Iam {
         write: bool,
     ) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            let Some(credential) = self.find(user, password) else { return false };
-            if !credential.active || credential.usable_from > Instant::now() {
-                return false;
-            }
+            let principal = match self.find(user, password) {
+                Some(credential) if !credential.active || credential.usable_from > Instant::now() => {
+                    return false;
+                }
+                Some(credential) => credential.user_arn,
+                None => match self.signer(user, password, repository).await {
+                    Some(arn) if arn.ends_with(":root") => return true,
+                    Some(arn) => arn,
+                    None => return false,
+                },
+            };
             let action = if write { "codecommit:GitPush" } else { "codecommit:GitPull" };
             let arn = format!("arn:aws:codecommit:{}:{}:{repository}", self.region, self.account);
-            let statements = self.upstream.policies(&credential.user_arn).await;
+            let statements = self.upstream.policies(&principal).await;
             let may =
                 |action: &str, resource: &str| policy::allows(&statements, action, resource, &Context::new());
             if !may(action, &arn) {

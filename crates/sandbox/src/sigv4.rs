@@ -134,19 +134,8 @@ impl Signature {
             None => body_hash,
         };
         let canonical = self.canonical(method, uri, headers, payload);
-        let to_sign = format!(
-            "AWS4-HMAC-SHA256\n{}\n{}/{}/{}/aws4_request\n{}",
-            self.moment,
-            self.day,
-            self.region,
-            self.service,
-            sha256_hex(canonical.as_bytes()),
-        );
-        let mut key = format!("AWS4{secret}").into_bytes();
-        for part in [self.day.as_str(), &self.region, &self.service, "aws4_request"] {
-            key = hmac(&key, part.as_bytes());
-        }
-        if same(&hex(&hmac(&key, to_sign.as_bytes())), &self.signature) {
+        let scope = [self.day.as_str(), &self.region, &self.service];
+        if same(&sign(secret, &self.moment, scope, &canonical), &self.signature) {
             Ok(())
         } else {
             Err(Refusal::Mismatch)
@@ -190,6 +179,28 @@ impl Signature {
             self.signed_headers.join(";")
         )
     }
+}
+
+/// The password that `aws codecommit credential-helper` makes for Git: the time and a signature over
+/// `GIT` and the repository's path. The host is signed without its port. `moment` is `20260102T030405`.
+pub fn git_password(secret: &str, region: &str, host: &str, path: &str, moment: &str) -> String {
+    let canonical = format!("GIT\n{path}\n\nhost:{host}\n\nhost\n");
+    let day = moment.get(..8).unwrap_or_default();
+    format!("{moment}Z{}", sign(secret, moment, [day, region, "codecommit"], &canonical))
+}
+
+/// The signature of a canonical request under a secret.
+fn sign(secret: &str, moment: &str, scope: [&str; 3], canonical: &str) -> String {
+    let [day, region, service] = scope;
+    let to_sign = format!(
+        "AWS4-HMAC-SHA256\n{moment}\n{day}/{region}/{service}/aws4_request\n{}",
+        sha256_hex(canonical.as_bytes()),
+    );
+    let mut key = format!("AWS4{secret}").into_bytes();
+    for part in [day, region, service, "aws4_request"] {
+        key = hmac(&key, part.as_bytes());
+    }
+    hex(&hmac(&key, to_sign.as_bytes()))
 }
 
 /// `KEY/20260102/eu-west-1/sts/aws4_request`, whose key may not hold a slash.

@@ -284,9 +284,11 @@ impl Incoming {
     async fn read(backends: &Backends, parts: Parts, body: Body) -> Result<(Incoming, Content), Reply> {
         let host = parts.headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
         if CodeCommit::is_git(parts.uri.path()) || host.starts_with("git-codecommit") {
-            let caller = backends.iam.caller_of(&parts.headers);
+            let name = Name::of_git(&parts.uri);
+            let repository = name.resource.clone().unwrap_or_default();
+            let caller = backends.iam.caller_of(&parts.headers, &repository).await;
             let incoming = Incoming {
-                name: Name::of_git(&parts.uri),
+                name,
                 protocol: Protocol::Plain,
                 signature: None,
                 caller,

@@ -193,7 +193,8 @@ mod tests {
                       z = zipfile.ZipFile(sys.argv[1])\n\
                       assert z.testzip() is None\n\
                       for i in z.infolist(): print(i.filename, i.file_size, oct(i.external_attr >> 16))";
-        let output = std::process::Command::new("python3").args(["-c", script]).arg(&archive).output().unwrap();
+        let output =
+            std::process::Command::new("python3").args(["-c", script]).arg(&archive).output().unwrap();
         let listed = String::from_utf8(output.stdout).unwrap();
         assert_eq!(listed, "bootstrap 22 0o100755\nbelow/text.yaml 5000 0o100644\n");
 

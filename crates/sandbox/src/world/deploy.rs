@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context, anyhow, bail};
+
+use tokio::process::Command;
 
 use super::archive::{self, Source};
 use super::{Executions, World};
@@ -50,30 +53,18 @@ impl World {
         release: Option<&Release>,
         parameters: &[(&str, &str)],
     ) -> anyhow::Result<Deployment> {
-        let root = self.options().root.clone();
-        let stage = self.folder().join("stage");
-        let template = {
-            let (root, stage, release) = (root.clone(), stage.clone(), release.cloned());
-            tokio::task::spawn_blocking(move || stage_all(&root, &stage, release.as_ref())).await??
-        };
-        let mut overrides = vec![format!("GitEndpoint={}", self.edge().url())];
-        overrides.extend(parameters.iter().map(|(name, value)| format!("{name}={value}")));
-        let output = self
-            .program("sam")
-            .current_dir(&stage)
-            .args(["deploy", "--stack-name", STACK, "--resolve-s3", "--region", &self.options().region])
-            .args(["--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset", "--no-progressbar"])
-            .arg("--no-fail-on-empty-changeset")
-            .arg("--template-file")
-            .arg(&template)
-            .arg("--parameter-overrides")
-            .args(overrides)
-            // The pause between two looks at the stack, which is made in a second or two here.
-            .env("SAM_CLI_POLL_DELAY", "0.3")
-            .stdin(std::process::Stdio::null())
-            .output()
-            .await
-            .context("running sam deploy")?;
+        let (edge, region) = (self.edge().url(), &self.options().region);
+        let mut sam = prepare(
+            &self.options().root,
+            &self.folder().join("stage"),
+            release,
+            self.program("sam"),
+            &edge,
+            region,
+        )
+        .await?;
+        sam.args(parameters.iter().map(|(name, value)| format!("{name}={value}")));
+        let output = sam.output().await.context("running sam deploy")?;
         if !output.status.success() {
             bail!(
                 "sam deploy failed: {}{}",
@@ -100,6 +91,37 @@ impl World {
         let executions = Executions::new(self.upstream().clone(), region, machine);
         Ok(Deployment { outputs, executions })
     }
+}
+
+/// Packs the functions and completes a `sam` command so that it deploys them to the world whose edge
+/// has this address. What is added to its arguments are further parameters of the template.
+///
+/// # Errors
+/// Where a function is not built.
+pub async fn prepare(
+    root: &Path,
+    stage: &Path,
+    release: Option<&Release>,
+    mut sam: Command,
+    edge: &str,
+    region: &str,
+) -> anyhow::Result<Command> {
+    let template = {
+        let (root, stage, release) = (root.to_owned(), stage.to_owned(), release.cloned());
+        tokio::task::spawn_blocking(move || stage_all(&root, &stage, release.as_ref())).await??
+    };
+    sam.current_dir(stage)
+        .args(["deploy", "--stack-name", STACK, "--resolve-s3", "--region", region])
+        .args(["--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset", "--no-progressbar"])
+        .arg("--no-fail-on-empty-changeset")
+        .arg("--template-file")
+        .arg(&template)
+        .arg("--parameter-overrides")
+        .arg(format!("GitEndpoint={edge}"))
+        // The pause between two looks at the stack, which is made in a second or two here.
+        .env("SAM_CLI_POLL_DELAY", "0.3")
+        .stdin(Stdio::null());
+    Ok(sam)
 }
 
 /// The outputs in the XML of DescribeStacks.
@@ -171,7 +193,8 @@ fn archive(root: &Path, uri: &str, release: Option<&Release>) -> anyhow::Result<
         for entry in entries {
             let entry = entry?;
             if entry.path().extension().is_some_and(|extension| extension == "yaml") {
-                let name = format!("flux-release/{}/{}", release.version, entry.file_name().to_string_lossy());
+                let name =
+                    format!("flux-release/{}/{}", release.version, entry.file_name().to_string_lossy());
                 sources.push(Source { name, path: entry.path(), program: false });
             }
         }
