@@ -11,6 +11,8 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 ARCHITECTURE ?= x86_64
 export SAM_CLI_TELEMETRY := 0
+# Errors say what to do next; the stack they came from only buries that.
+export RUST_LIB_BACKTRACE := 0
 export SANDBOX_VENV := $(abspath $(VENV))
 
 .PHONY: help

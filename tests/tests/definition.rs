@@ -109,7 +109,8 @@ fn error_names_are_those_of_the_code_or_of_aws() {
         for list in ["Retry", "Catch"] {
             for entry in task[list].as_array().into_iter().flatten() {
                 for error in entry["ErrorEquals"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                    let aws = ["Lambda.", "States.", "Sandbox.", "Runtime."].iter().any(|p| error.starts_with(p));
+                    let aws =
+                        ["Lambda.", "States.", "Sandbox.", "Runtime."].iter().any(|p| error.starts_with(p));
                     assert!(aws || ours.contains(error), "{name} names {error}, which nothing raises");
                     used.insert(error.to_owned());
                 }
@@ -153,9 +154,12 @@ fn inner_variables_have_names_of_their_own() {
 
 #[test]
 fn every_poll_waits_and_ends() {
-    for (task, wait) in
-        [("Endpoint", "EndpointWait"), ("Probe", "ProbeWait"), ("FluxInstall", "FluxWait"), ("FluxSync", "SyncWait")]
-    {
+    for (task, wait) in [
+        ("Endpoint", "EndpointWait"),
+        ("Probe", "ProbeWait"),
+        ("FluxInstall", "FluxWait"),
+        ("FluxSync", "SyncWait"),
+    ] {
         let mut seen = false;
         scopes(&definition(), "", &mut |_, _, states| {
             let Some(state) = states.get(task) else { return };
@@ -164,8 +168,12 @@ fn every_poll_waits_and_ends() {
             assert_eq!(states[wait]["Next"], task);
             let choice = &states[state["Next"].as_str().expect("Next")];
             assert_eq!(choice["Default"], wait, "{task}");
-            let ways: Vec<&str> =
-                choice["Choices"].as_array().expect("Choices").iter().filter_map(|c| c["Next"].as_str()).collect();
+            let ways: Vec<&str> = choice["Choices"]
+                .as_array()
+                .expect("Choices")
+                .iter()
+                .filter_map(|c| c["Next"].as_str())
+                .collect();
             assert_eq!(ways.len(), 2, "{task}: ready, or given up");
             assert!(ways[1].ends_with("TimedOut"), "{task}: {ways:?}");
         });
@@ -209,7 +217,8 @@ fn a_task_outlasts_its_function() {
             .and_then(|rest| rest.split("\n  \n").next())
             .and_then(|rest| rest.split("\n  FluxRole:").next())
             .unwrap_or_else(|| panic!("the template has no {logical}"));
-        let block = block.split(&format!("{}Logs:", logical.trim_end_matches("Function"))).next().expect("block");
+        let block =
+            block.split(&format!("{}Logs:", logical.trim_end_matches("Function"))).next().expect("block");
         let timeout = number_after(block, "\n      Timeout: ").unwrap_or(global);
         let limit = task["TimeoutSeconds"].as_u64().expect("TimeoutSeconds");
         assert!(limit > timeout, "{name}: {limit} s for a function of {timeout} s");
