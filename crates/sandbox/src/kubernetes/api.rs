@@ -17,6 +17,7 @@ use super::clock;
 use super::cluster::{Cluster, Deleted, Deletion, Entry, PatchKind, Resource, Write};
 use super::failure::{Failure, Result};
 use super::kinds;
+use super::protobuf;
 use super::selector::Selector;
 use super::table::{self, Form};
 use super::{Record, Settings};
@@ -66,9 +67,12 @@ impl Asked {
     fn read(&self) -> Result<Value> {
         let wrong =
             |text: String| Failure::bad_request(format!("the object provided is unrecognized: {text}"));
-        if self.header(header::CONTENT_TYPE).contains("protobuf")
-            || self.header(header::CONTENT_TYPE).contains("cbor")
-        {
+        let form = self.header(header::CONTENT_TYPE);
+        if form.contains("protobuf") {
+            return protobuf::read(&self.body)
+                .ok_or_else(|| Failure::unsupported_media("application/json, application/yaml"));
+        }
+        if form.contains("cbor") {
             return Err(Failure::unsupported_media("application/json, application/yaml"));
         }
         let first = self.body.iter().find(|byte| !byte.is_ascii_whitespace());

@@ -335,6 +335,30 @@ pub fn update(
     new
 }
 
+/// Hands what some managers own over to an applier, as Flux does with what kubectl has changed: the
+/// applier's next configuration then takes back what it doesn't have. Nothing when none is there.
+pub fn hand_over(object: &Value, from: impl Fn(&str) -> bool, to: &str) -> Option<Value> {
+    let mut managers = Managers::read(&object["metadata"]["managedFields"])?;
+    let (foreign, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut managers.0)
+        .into_iter()
+        .partition(|(manager, _)| manager.subresource.is_empty() && from(&manager.name));
+    if foreign.is_empty() {
+        return None;
+    }
+    managers.0 = rest.into_iter().collect();
+    let me =
+        Manager { name: to.to_owned(), applies: true, version: String::new(), subresource: String::new() };
+    for (_, owned) in foreign {
+        match managers.0.get_mut(&me) {
+            Some(mine) => mine.set = mine.set.union(&owned.set),
+            None => {
+                managers.0.insert(me.clone(), owned);
+            }
+        }
+    }
+    Some(managers.write())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,6 +18,7 @@ mod kinds;
 mod kustomize;
 mod managed;
 mod patch;
+mod protobuf;
 mod quantity;
 mod schema;
 mod selector;

@@ -226,9 +226,14 @@ async fn a_commit_arrives_in_the_cluster() {
 
     // What somebody changes by hand comes back with the next reconciliation.
     let admin = client(&server, "master").await;
-    ok(&admin, "PATCH:merge /api/v1/namespaces/default/configmaps/a", json!({"data": {"x": "mine"}})).await;
+    ok(
+        &admin,
+        "PATCH:merge /api/v1/namespaces/default/configmaps/a?fieldManager=kubectl-edit",
+        json!({"data": {"x": "mine", "more": "mine"}}),
+    )
+    .await;
     request(&server, sync(), "again");
-    until(&server, ("v1", "ConfigMap", "default", "a"), |live| live["data"]["x"] == "2").await;
+    until(&server, ("v1", "ConfigMap", "default", "a"), |live| live["data"] == json!({"x": "2"})).await;
     until(&server, SYNC, |live| live["status"]["lastHandledReconcileAt"] == "again").await;
 
     let reasons: Vec<Value> =

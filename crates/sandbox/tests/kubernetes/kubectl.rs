@@ -175,6 +175,27 @@ async fn kubectl_knows_custom_kinds_and_their_columns() {
 }
 
 #[tokio::test]
+async fn kubectl_creates_by_its_own_words() {
+    let server = start(quick()).await;
+    let Some(kubectl) = Kubectl::new(&server).await else { return };
+    kubectl.ok("create namespace a", "").await;
+    kubectl.ok("create secret generic s -n a --from-literal=user=me", "").await;
+    assert_eq!(server.get("v1", "Secret", "a", "s").unwrap()["data"]["user"], "bWU=");
+    kubectl.ok("create configmap c -n a --from-literal=x=1", "").await;
+    kubectl.ok("create serviceaccount me -n a", "").await;
+    kubectl.ok("create clusterrolebinding b --clusterrole=view --serviceaccount=a:me", "").await;
+    kubectl.ok("create deployment web -n a --image=nginx:1 --port=80 --replicas=2", "").await;
+    kubectl.ok("expose deployment web -n a --port=80", "").await;
+    kubectl.ok("rollout status deployment/web -n a --timeout=20s", "").await;
+    kubectl.ok("set image deployment/web -n a nginx=nginx:2", "").await;
+    kubectl.ok("rollout restart deployment/web -n a", "").await;
+    kubectl.ok("rollout status deployment/web -n a --timeout=20s", "").await;
+    assert_eq!(kubectl.ok("auth can-i get pods", "").await.trim(), "yes");
+    assert!(kubectl.ok("auth whoami", "").await.contains("kubernetes-admin"));
+    assert!(kubectl.fails("--token=nobody auth can-i get pods", "").await.is_empty());
+}
+
+#[tokio::test]
 async fn kubectl_makes_and_deletes_namespaces() {
     let server = start(quick()).await;
     let Some(kubectl) = Kubectl::new(&server).await else { return };

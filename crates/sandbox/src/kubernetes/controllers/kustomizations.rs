@@ -15,6 +15,7 @@ use super::super::clock;
 use super::super::cluster::{Cluster, Deletion, PatchKind, Resource, Write, split_version};
 use super::super::failure::Failure;
 use super::super::kustomize::{self, Additions};
+use super::super::managed;
 use super::flux::{self, FINALIZER, Subject};
 use super::sources::Artifacts;
 use super::{deleting, has_condition, meta, release, remove_condition};
@@ -411,6 +412,9 @@ impl Run {
         if skipped {
             return Ok((resource, object, "skipped"));
         }
+        if let Some(live) = &live {
+            self.take_back(&resource, live);
+        }
         let write = Write { force: true, dry_run: true, ..Write::by(CONTROLLER) };
         let outcome = self.cluster.patch(&resource, namespace, name, PatchKind::Apply, &object, &write);
         let (new, made) = outcome.map_err(|failure| dry_run_error(&object, &failure))?;
@@ -421,6 +425,21 @@ impl Run {
             Some(_) => "configured",
         };
         Ok((resource, object, action))
+    }
+
+    /// Takes over what kubectl owns of an object, so that changes by hand don't outlive the next apply.
+    fn take_back(&self, resource: &Resource, live: &Value) {
+        const KEPT: &str = "kubectl.kubernetes.io/last-applied-configuration";
+        let kubectl = |name: &str| name.starts_with("kubectl") || name == "before-first-apply";
+        let Some(managers) = managed::hand_over(live, kubectl, CONTROLLER) else { return };
+        let (namespace, name) = (meta(live, "namespace"), meta(live, "name"));
+        // When the object goes at this moment, the apply says so.
+        let _ = self.cluster.modify(resource, namespace, name, &Write::by(CONTROLLER), |live| {
+            live["metadata"]["managedFields"] = managers;
+            if let Some(annotations) = live["metadata"]["annotations"].as_object_mut() {
+                annotations.shift_remove(KEPT);
+            }
+        });
     }
 
     /// Waits until the definitions of a stage are served.
