@@ -12,8 +12,11 @@ fn definition() -> Value {
     serde_json::from_str(DEFINITION).expect("the definition is JSON")
 }
 
-/// Calls `visit` with every scope's states, and its path.
-fn scopes(machine: &Value, path: &str, visit: &mut dyn FnMut(&str, &str, &Map<String, Value>)) {
+/// Gets a scope's path, the name of its first state, and its states.
+type Visit<'a> = dyn FnMut(&str, &str, &Map<String, Value>) + 'a;
+
+/// Calls `visit` with every scope.
+fn scopes(machine: &Value, path: &str, visit: &mut Visit) {
     let states = machine["States"].as_object().expect("States");
     visit(path, machine["StartAt"].as_str().expect("StartAt"), states);
     for (name, state) in states {

@@ -5,5 +5,6 @@ use serde_json::Value;
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    lambda_runtime::run(service_fn(|event: LambdaEvent<Value>| async move { Ok::<_, Error>(event.payload) })).await
+    lambda_runtime::run(service_fn(|event: LambdaEvent<Value>| async move { Ok::<_, Error>(event.payload) }))
+        .await
 }

@@ -32,23 +32,8 @@ pub fn document(repository_arn: &str, key_arn: &str) -> Value {
 /// The document that IAM gives back, which is percent-encoded (RFC 3986). `None` where it is no JSON:
 /// then it is not what we wrote, and is written again.
 pub fn decode(encoded: &str) -> Option<Value> {
-    let bytes = encoded.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let hex = encoded.get(at + 1..at + 3).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match (bytes[at], hex) {
-            (b'%', Some(byte)) => {
-                out.push(byte);
-                at += 3;
-            }
-            (byte, _) => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    serde_json::from_slice(&out).ok()
+    let bytes: Vec<u8> = percent_encoding::percent_decode_str(encoded).collect();
+    serde_json::from_slice(&bytes).ok()
 }
 
 #[cfg(test)]
