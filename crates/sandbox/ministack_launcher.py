@@ -28,9 +28,12 @@ def watch():
     server.stdin.write(token)
     server.stdin.flush()
 
+    ending = threading.Event()
+
     def end_when_server_ends():
         server.wait()
-        os._exit(1)
+        if not ending.is_set():
+            os._exit(1)
 
     threading.Thread(target=end_when_server_ends, daemon=True).start()
     # Ctrl-C reaches the sandbox, which decides; a signal to the watcher alone must not orphan the server.
@@ -39,11 +42,13 @@ def watch():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     while sys.stdin.buffer.read(4096):
         pass
+    ending.set()
     try:
         # Nothing of the world outlives it, so there is nothing to shut down in good order.
         os.killpg(server.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
+    server.wait()
     if folder:
         import shutil
         shutil.rmtree(folder, ignore_errors=True)
