@@ -147,14 +147,13 @@ async def answer(send, status, body):
 def credential(request):
     """The secret and the principal behind an access key, for the edge to check signatures with."""
     from ministack.core import iam_evaluator as iam
+    from ministack.services import sts
 
     key = request["accessKeyId"]
-    account = iam._account_from_arn("")  # None: the default account, unless the key says otherwise
-    session = sys.modules["ministack.services.sts"]._sessions.get(key) if not iam.is_root_access_key(key) else None
-    account = (session or {}).get("AccountId") or iam.find_iam_access_key_account(key) or account
-    if account is None and session:
-        account = iam._account_from_arn(session.get("Arn", ""))
-    found = iam.resolve_credential(key, account)
+    session = sts._sessions.get(key) or {}
+    account = session.get("AccountId") or iam._account_from_arn(session.get("Arn", ""))
+    # Without an account of its own, the key is of the default one.
+    found = iam.resolve_credential(key, account or iam.find_iam_access_key_account(key))
     if isinstance(found, iam.CredentialResolutionError):
         return None
     return {
