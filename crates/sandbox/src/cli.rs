@@ -28,6 +28,9 @@ enum Command {
         /// The Kubernetes API's port; 0 takes a free one
         #[arg(long, default_value_t = 0)]
         kubernetes_port: u16,
+        /// Without the stack: `sandbox deploy` deploys it later
+        #[arg(long)]
+        empty: bool,
     },
     /// Deploys template.yaml and the built functions to the world of AWS_ENDPOINT_URL
     Deploy {
@@ -50,7 +53,9 @@ pub async fn run() -> anyhow::Result<()> {
         .init();
     match Cli::parse().command {
         Command::Demo => demo().await,
-        Command::Up { port, kubernetes_port } => up(port, kubernetes_port).await,
+        Command::Up { port, kubernetes_port, empty } => {
+            up(Options { port, kubernetes_port, ..Options::default() }, empty).await
+        }
         Command::Deploy { parameters } => deploy(&parameters).await,
     }
 }
@@ -67,17 +72,28 @@ async fn demo() -> anyhow::Result<()> {
     }
 }
 
-async fn up(port: u16, kubernetes_port: u16) -> anyhow::Result<()> {
+async fn up(options: Options, empty: bool) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let options = Options { port, kubernetes_port, ..Options::default() };
-    let world = tokio::select! {
-        world = World::start(options) => world?,
+    let release = crate::demo::release(&options.root);
+    let start = async {
+        let world = World::start(options).await?;
+        let machine = if empty {
+            None
+        } else {
+            writeln!(std::io::stderr(), "Deploying template.yaml …")?;
+            Some(world.deploy(Some(&release), &[]).await?.state_machine().to_owned())
+        };
+        anyhow::Ok((world, machine))
+    };
+    // A start that is broken off drops what it has started.
+    let (world, machine) = tokio::select! {
+        started = start => started?,
         _ = interrupt.recv() => return Ok(()),
         _ = terminate.recv() => return Ok(()),
     };
     let mut out = std::io::stdout();
-    write!(out, "{}", told(&world))?;
+    write!(out, "{}", told(&world, machine.as_deref()))?;
     out.flush()?;
     tokio::select! {
         _ = interrupt.recv() => {}
@@ -88,7 +104,7 @@ async fn up(port: u16, kubernetes_port: u16) -> anyhow::Result<()> {
 }
 
 /// What `up` prints: lines for a shell, which may be pasted whole.
-fn told(world: &World) -> String {
+fn told(world: &World, machine: Option<&str>) -> String {
     let bin = ministack::venv(&world.options().root).join("bin");
     let mut text = String::new();
     for (name, value) in world.environment() {
@@ -96,7 +112,9 @@ fn told(world: &World) -> String {
     }
     text.push_str(&format!("export PATH={}:$PATH SAM_CLI_TELEMETRY=0 AWS_PAGER=\n", bin.display()));
     text.push_str("# Git asks the AWS CLI for a user name and a password, as with the real CodeCommit:\n");
-    let helper = "!aws codecommit credential-helper --ignore-host-check $@";
+    // Only "get": the helper of this CLI does not know this flag with "store" and "erase".
+    let helper =
+        r#"!f() { test "$1" != get || aws codecommit credential-helper --ignore-host-check get; }; f"#;
     for (number, (name, value)) in
         [("credential.helper", ""), ("credential.helper", helper), ("credential.UseHttpPath", "true")]
             .iter()
@@ -107,16 +125,31 @@ fn told(world: &World) -> String {
         ));
     }
     text.push_str("export GIT_CONFIG_COUNT=3\n");
+    let examples = match machine {
+        Some(machine) => {
+            text.push_str(&format!("export STATE_MACHINE={machine}\n"));
+            format!(
+                "#   aws stepfunctions start-execution --state-machine-arn $STATE_MACHINE --input '{{\"cluster\": \"{}\"}}'\n\
+                 #   aws stepfunctions list-executions --state-machine-arn $STATE_MACHINE\n\
+                 # and when it has succeeded:\n\
+                 #   git clone --branch flux-branch {}/{}-fluxcd\n\
+                 #   kubectl get gitrepositories,kustomizations,deployments --all-namespaces\n",
+                world.options().cluster,
+                world.git_url(),
+                world.options().cluster,
+            )
+        }
+        None => format!(
+            "#   {} deploy\n\
+             #   aws codecommit create-repository --repository-name tryout\n\
+             #   git clone {}/tryout\n\
+             #   kubectl get namespaces\n",
+            std::env::current_exe().unwrap_or_else(|_| "sandbox".into()).display(),
+            world.git_url(),
+        ),
+    };
     text.push_str(&format!(
-        "# Then, for example:\n\
-         #   {} deploy\n\
-         #   aws codecommit create-repository --repository-name tryout\n\
-         #   git clone {}/tryout\n\
-         #   kubectl get namespaces\n\
-         #   curl {}/_sandbox/calls\n\
-         # Ctrl-C here ends it all.\n",
-        std::env::current_exe().unwrap_or_else(|_| "sandbox".into()).display(),
-        world.git_url(),
+        "# Then, for example:\n{examples}#   curl {}/_sandbox/calls\n# Ctrl-C here ends it all.\n",
         world.edge().url()
     ));
     text

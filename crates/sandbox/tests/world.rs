@@ -599,7 +599,7 @@ async fn histories_show_the_states_of_branches() {
 async fn program() -> (tokio::process::Child, String, String) {
     use tokio::io::{AsyncBufReadExt, BufReader};
     let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_sandbox"))
-        .args(["up", "--port", "0"])
+        .args(["up", "--empty", "--port", "0"])
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
