@@ -40,6 +40,12 @@ pub fn is_user_settling<E: ProvideErrorMetadata>(error: &SdkError<E, HttpRespons
     }
 }
 
+/// The same, and while the user is new a refusal too: the role may act on users under one path only,
+/// and IAM does not know a new user's path everywhere at once.
+pub fn is_settling_on<E: ProvideErrorMetadata>(new: bool, error: &SdkError<E, HttpResponse>) -> bool {
+    is_user_settling(error) || new && code(error) == Some("AccessDenied")
+}
+
 /// True for what Secrets Manager says about a key in the first seconds after it was made.
 pub fn is_key_settling<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> bool {
     match code(error) {
@@ -71,6 +77,24 @@ pub fn iam<E: ProvideErrorMetadata>(
         )),
         _ => StepError::from_sdk(action, resource, error),
     }
+}
+
+/// The same for a call on a user that may be new.
+pub fn iam_on<E: ProvideErrorMetadata>(
+    new: bool,
+    action: &str,
+    resource: &str,
+    error: &SdkError<E, HttpResponse>,
+) -> StepError {
+    if new && code(error) == Some("AccessDenied") {
+        return StepError::transient(format!(
+            "{action} on {resource}: AccessDenied: {}. The user is new, and IAM does not know everywhere yet that \
+             it is under this stack's path; the step is tried again. If it stays so, allow {action} to the \
+             function's role",
+            said(error)
+        ));
+    }
+    iam(action, resource, error)
 }
 
 /// Maps an error of Secrets Manager.

@@ -53,6 +53,9 @@ const MAX_CREDENTIALS: usize = 2;
 /// No run lasts longer than this, so a credential of this age which no secret holds has no run that
 /// could still store it. The function's timeout is 50 s; the rest is for clocks that differ.
 const LONGEST_RUN: Duration = Duration::from_secs(90);
+/// How long a user is new: IAM's parts do not know its path yet, by which this function's role may act
+/// on it, so they refuse for want of a permission what they allow some seconds later.
+const NEW_USER: Duration = Duration::from_secs(120);
 /// How often a run looks again after it lost a race.
 const ROUNDS: u32 = 4;
 /// How often a call is made while IAM or KMS do not know yet what was just made: about 10 s.
@@ -105,11 +108,18 @@ struct Wanted {
 /// What a look found. It reads no password.
 #[derive(Debug, Clone)]
 struct Found {
-    /// The user's ARN.
-    user: Option<String>,
+    user: Option<User>,
     policy: Option<Value>,
     credentials: Vec<Credential>,
     secret: Option<Secret>,
+}
+
+/// The IAM user.
+#[derive(Debug, Clone)]
+struct User {
+    arn: String,
+    /// Whether it was made a moment ago.
+    new: bool,
 }
 
 /// A service-specific credential without its password.
@@ -228,14 +238,14 @@ impl Step {
         let user = self.look_at_user(wanted).await?;
         let secret = self.look_at_secret(wanted).await?;
         let (mut policy, mut credentials) = (None, Vec::new());
-        if user.is_some() {
-            policy = self.look_at_policy(wanted).await?;
-            credentials = self.look_at_credentials(wanted).await?;
+        if let Some(user) = &user {
+            policy = self.look_at_policy(wanted, user.new).await?;
+            credentials = self.look_at_credentials(wanted, user.new).await?;
         }
         Ok(Found { user, policy, credentials, secret })
     }
 
-    async fn look_at_user(&self, wanted: &Wanted) -> Result<Option<String>> {
+    async fn look_at_user(&self, wanted: &Wanted) -> Result<Option<User>> {
         let reply = self.iam.get_user().user_name(&wanted.user).send().await;
         let user = match reply {
             Ok(reply) => match reply.user {
@@ -254,19 +264,21 @@ impl Step {
                 whose(owner, &wanted.owner),
             )));
         }
-        Ok(Some(user.arn().to_owned()))
+        let created = SystemTime::try_from(user.create_date).unwrap_or(SystemTime::UNIX_EPOCH);
+        let age = self.clock.now().duration_since(created).unwrap_or_default();
+        Ok(Some(User { arn: user.arn, new: age < NEW_USER }))
     }
 
-    async fn look_at_policy(&self, wanted: &Wanted) -> Result<Option<Value>> {
+    async fn look_at_policy(&self, wanted: &Wanted, new: bool) -> Result<Option<Value>> {
         let call = self.iam.get_user_policy().user_name(&wanted.user).policy_name(USER_POLICY);
         match call.send().await {
             Ok(reply) => Ok(Some(policy::decode(reply.policy_document()).unwrap_or(Value::Null))),
             Err(e) if code(&e) == Some("NoSuchEntity") => Ok(None),
-            Err(e) => Err(error::iam("iam:GetUserPolicy", &wanted.user_label(), &e)),
+            Err(e) => Err(error::iam_on(new, "iam:GetUserPolicy", &wanted.user_label(), &e)),
         }
     }
 
-    async fn look_at_credentials(&self, wanted: &Wanted) -> Result<Vec<Credential>> {
+    async fn look_at_credentials(&self, wanted: &Wanted, new: bool) -> Result<Vec<Credential>> {
         let call = self.iam.list_service_specific_credentials().user_name(&wanted.user).service_name(SERVICE);
         let reply = match call.send().await {
             Ok(reply) => reply,
@@ -275,7 +287,8 @@ impl Step {
                 return Ok(Vec::new());
             }
             Err(e) => {
-                return Err(error::iam("iam:ListServiceSpecificCredentials", &wanted.user_label(), &e));
+                let label = wanted.user_label();
+                return Err(error::iam_on(new, "iam:ListServiceSpecificCredentials", &label, &e));
             }
         };
         let list = reply.service_specific_credentials.unwrap_or_default();
@@ -324,8 +337,9 @@ impl Step {
 
     /// One round: user, policy, then credential and secret.
     async fn act(&self, wanted: &Wanted, found: Found, changes: &mut Changes) -> Result<Round> {
+        let new = found.user.as_ref().is_none_or(|user| user.new);
         match &found.user {
-            Some(arn) => changes.user_arn.clone_from(arn),
+            Some(user) => changes.user_arn.clone_from(&user.arn),
             None => match self.create_user(wanted).await? {
                 Some(arn) => {
                     changes.user_arn = arn;
@@ -342,7 +356,7 @@ impl Step {
             },
         }
         if found.policy.as_ref() != Some(&wanted.policy) {
-            self.put_policy(wanted).await?;
+            self.put_policy(wanted, new).await?;
             let change = if found.policy.is_some() { Change::Updated } else { Change::Created };
             changes.policy.get_or_insert(change);
         }
@@ -362,7 +376,7 @@ impl Step {
             .and_then(|r| found.credentials.iter().find(|c| c.id == r.id))
             .filter(|credential| credential.active);
         let (Some(secret), Some(recorded), Some(in_use)) = (&secret, &recorded, in_use) else {
-            return self.issue(wanted, found.credentials, secret, changes).await;
+            return self.issue(wanted, new, found.credentials, secret, changes).await;
         };
 
         if recorded.url != wanted.url {
@@ -410,17 +424,17 @@ impl Step {
         }
     }
 
-    async fn put_policy(&self, wanted: &Wanted) -> Result<()> {
+    async fn put_policy(&self, wanted: &Wanted, new: bool) -> Result<()> {
         let call = self
             .iam
             .put_user_policy()
             .user_name(&wanted.user)
             .policy_name(USER_POLICY)
             .policy_document(wanted.policy.to_string());
-        self.patiently(error::is_user_settling, || call.clone().send())
+        self.patiently(|e| error::is_settling_on(new, e), || call.clone().send())
             .await
             .map(|_| ())
-            .map_err(|e| error::iam("iam:PutUserPolicy", &wanted.user_label(), &e))
+            .map_err(|e| error::iam_on(new, "iam:PutUserPolicy", &wanted.user_label(), &e))
     }
 
     /// Restores the secret and moves it to the key. Answers with an error where somebody else works
@@ -501,6 +515,7 @@ impl Step {
     async fn issue(
         &self,
         wanted: &Wanted,
+        new: bool,
         mut others: Vec<Credential>,
         secret: Option<Secret>,
         changes: &mut Changes,
@@ -531,7 +546,7 @@ impl Step {
         }
         let stored = match changes.pending.take() {
             Some(pending) => pending,
-            None => match self.create_credential(wanted).await? {
+            None => match self.create_credential(wanted, new).await? {
                 Some(made) => made,
                 None => return Ok(Round::Again(wanted.busy())),
             },
@@ -569,25 +584,30 @@ impl Step {
     }
 
     /// Makes a credential. `None` where the user has two already, which other runs made meanwhile.
-    async fn create_credential(&self, wanted: &Wanted) -> Result<Option<Stored>> {
+    async fn create_credential(&self, wanted: &Wanted, new: bool) -> Result<Option<Stored>> {
         let label = wanted.user_label();
         // The call has no client token, so the SDK must not repeat it: a lost answer leaves a
         // credential that nobody knows, and the next run deletes that one.
         let once = aws_sdk_iam::config::Config::builder().retry_config(RetryConfig::disabled());
         let reply = self
-            .patiently(error::is_user_settling, || {
-                let call = self
-                    .iam
-                    .create_service_specific_credential()
-                    .user_name(&wanted.user)
-                    .service_name(SERVICE);
-                call.customize().config_override(once.clone()).send()
-            })
+            .patiently(
+                |e| error::is_settling_on(new, e),
+                || {
+                    let call = self
+                        .iam
+                        .create_service_specific_credential()
+                        .user_name(&wanted.user)
+                        .service_name(SERVICE);
+                    call.customize().config_override(once.clone()).send()
+                },
+            )
             .await;
         let made = match reply {
             Ok(reply) => reply.service_specific_credential,
             Err(e) if code(&e) == Some("LimitExceeded") => return Ok(None),
-            Err(e) => return Err(error::iam("iam:CreateServiceSpecificCredential", &label, &e)),
+            Err(e) => {
+                return Err(error::iam_on(new, "iam:CreateServiceSpecificCredential", &label, &e));
+            }
         };
         let made = made.ok_or_else(|| {
             StepError::transient(format!(
@@ -704,7 +724,7 @@ impl Step {
     /// that nothing was done.
     async fn patiently<T, E, F, Fut>(
         &self,
-        settling: fn(&SdkError<E, HttpResponse>) -> bool,
+        settling: impl Fn(&SdkError<E, HttpResponse>) -> bool,
         call: F,
     ) -> std::result::Result<T, SdkError<E, HttpResponse>>
     where

@@ -27,6 +27,9 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_323_045)
 }
 const LONG_AGO: &str = "2025-06-01T00:00:00Z";
+/// IAM's answer while it does not know a new user's path: the resource is named without it.
+const REFUSED: &str = "User: arn:aws:sts::123456789012:assumed-role/r/s is not authorized to perform: \
+    iam:PutUserPolicy on resource: user demo-fluxcd-git because no identity-based policy allows it";
 const JUST_NOW: &str = "2026-01-02T03:03:50Z";
 
 fn input() -> Input {
@@ -279,6 +282,13 @@ async fn converges() {
     let exists = |call: Exchange| {
         call.error(400, "ResourceExistsException", "The operation failed because the secret already exists.")
     };
+    let in_use = |call: Exchange| {
+        call.error(
+            400,
+            "ResourceExistsException",
+            "You can't use ClientRequestToken x because that value is already in use for a version of secret s.",
+        )
+    };
     for (name, script, id, changes) in [
         (
             "nothing there",
@@ -310,8 +320,11 @@ async fn converges() {
                     "NoSuchEntity",
                     "The user with name demo-fluxcd-git cannot be found.",
                 ),
+                put_policy().xml_error(403, "AccessDenied", REFUSED),
                 policy_put(),
                 issue().xml_error(409, "EntityTemporarilyUnmodifiable", "just re-created"),
+                issue().xml_error(409, "ConcurrentModification", "another request"),
+                issue().xml_error(403, "AccessDenied", REFUSED),
                 issued("ACCA1"),
                 create_secret("ACCA1").error(400, "EncryptionFailure", "can't encrypt with this key"),
                 secret_created("ACCA1"),
@@ -561,7 +574,7 @@ async fn converges() {
             then(
                 then(
                     look(secret(Some("ACCA0")), &[A]),
-                    vec![issued("ACCA2"), exists(put("ACCA2", &after_v1()))],
+                    vec![issued("ACCA2"), in_use(put("ACCA2", &after_v1()))],
                 ),
                 then(look(secret(Some("ACCA1")), &[A, B]), vec![deleted("ACCA2")]),
             ),
@@ -636,6 +649,30 @@ async fn refuses_with_a_way_out() {
             vec![no_user(), no_secret(), create_user().xml_error(403, "AccessDenied", "not authorized")],
             ErrorName::Denied,
             "iam:CreateUser",
+        ),
+        (
+            [no_user(), no_secret(), user_created()]
+                .into_iter()
+                .chain((0..6).map(|_| put_policy().xml_error(403, "AccessDenied", REFUSED)))
+                .collect(),
+            ErrorName::Transient,
+            "The user is new",
+        ),
+        (
+            vec![
+                on("GetUser").xml(
+                    &result("GetUser", &user_xml("/eks-flux-bootstrap/", Some(OURS))).replace(LONG_AGO, JUST_NOW),
+                ),
+                no_secret(),
+                on("GetUserPolicy").xml_error(403, "AccessDenied", REFUSED),
+            ],
+            ErrorName::Transient,
+            "The user is new",
+        ),
+        (
+            vec![user(), no_secret(), on("GetUserPolicy").xml_error(403, "AccessDenied", REFUSED)],
+            ErrorName::Denied,
+            "iam:GetUserPolicy",
         ),
         (
             vec![
