@@ -179,8 +179,56 @@ fn every_poll_waits_and_ends() {
                 .collect();
             assert_eq!(ways.len(), 2, "{task}: ready, or given up");
             assert!(ways[1].ends_with("TimedOut"), "{task}: {ways:?}");
+            let until = choice["Choices"][1]["Condition"].as_str().expect("Condition");
+            let pause = states[wait]["Seconds"].as_str().expect("Seconds");
+            if task == "Endpoint" {
+                // Its limit is the template's: so many looks with so long a pause.
+                let most = |name: &str, key: &str| {
+                    number_after(TEMPLATE.split(&format!("\n  {name}:\n")).nth(1).expect(name), key).expect(key)
+                };
+                let looks = most("EndpointPollTries", "\n    MaxValue: ");
+                assert!(looks * most("EndpointPollSeconds", "\n    MaxValue: ") <= 3600 && looks <= 500);
+            } else {
+                // Looks that take long count too, and a short pause does not fill the history's
+                // 25,000 events, of which a round takes nine.
+                assert!(until.contains(" or $millis() >= $"), "{task}: {until}");
+                assert!(pause.starts_with("{% $max([") && pause.contains("imeoutSeconds / 500)])"), "{pause}");
+            }
         });
         assert!(seen, "no task {task}");
+    }
+}
+
+#[test]
+fn a_failure_without_a_cause_is_reported_too() {
+    // States.Timeout comes without one, and AWS ends a run at an expression that gives nothing.
+    scopes(&definition(), "", &mut |_, _, states| {
+        for (name, state) in states {
+            for assign in state["Catch"].as_array().into_iter().flatten().map(|catch| &catch["Assign"]) {
+                for cause in assign.as_object().into_iter().flat_map(|a| a.values()).map(|f| &f["cause"]) {
+                    let cause = cause.as_str().unwrap_or_default();
+                    assert!(cause.contains("$exists($states.errorOutput.Cause)"), "{name}: {cause}");
+                }
+            }
+        }
+    });
+    let message = &definition()["States"]["ReportFailure"]["Assign"]["report"]["message"];
+    assert!(message.as_str().is_some_and(|text| text.contains("gives no cause")), "{message}");
+}
+
+#[test]
+fn the_topic_lets_events_in_and_no_role_uses_any_key_directly() {
+    // EventBridge's publishing meets no condition in a topic's policy.
+    let policy = TEMPLATE.split("\n  NoticesPolicy:").nth(1).and_then(|rest| rest.split("\n  EndedRule:").next());
+    let events = policy.and_then(|text| text.split("Sid: EndsOfRuns").nth(1)).expect("EndsOfRuns");
+    assert!(events.contains("events.amazonaws.com") && !events.contains("Condition"), "{events}");
+    // Whoever may use a key may do so with a key of this stack's, or through a service only.
+    let uses = ["kms:Decrypt", "kms:GenerateDataKey", "kms:PutKeyPolicy", "kms:ScheduleKeyDeletion"];
+    for statement in TEMPLATE.split("- Sid: ").skip(1) {
+        if uses.iter().any(|action| statement.contains(action)) {
+            let bounded = ["aws:ResourceTag/", "kms:ViaService"].iter().any(|key| statement.contains(key));
+            assert!(bounded, "{statement}");
+        }
     }
 }
 
