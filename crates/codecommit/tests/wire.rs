@@ -205,6 +205,8 @@ async fn what_does_not_pass_gets_a_name_and_a_way_out() {
         (failing("EncryptionKeyAccessDeniedException", 8), ErrorName::Denied, "kms:GenerateDataKey"),
         (failing("EncryptionKeyNotFoundException", 8), ErrorName::Conflict, "cancel-key-deletion"),
         (failing("EncryptionKeyUnavailableException", 8), ErrorName::Transient, "tried again"),
+        (failing("EncryptionKeyInvalidUsageException", 1), ErrorName::Conflict, "symmetric"),
+        (failing("EncryptionIntegrityChecksFailedException", 1), ErrorName::Internal, "AWS Support"),
         (failing("AccessDeniedException", 1), ErrorName::Denied, "codecommit:CreateCommit"),
         (failing("OperationNotAllowedException", 1), ErrorName::Unsupported, "AWS Support"),
         (failing("FileNameConflictsWithDirectoryNameException", 1), ErrorName::Conflict, "flux.path"),

@@ -450,6 +450,11 @@ async fn what_kms_does_not_know_everywhere_yet_is_tried_again() {
             on("CreateAlias").json(json!({})),
             on("GetKeyRotationStatus").error(400, "NotFoundException", "Key does not exist"),
         ],
+        vec![
+            on("CreateAlias").json(json!({})),
+            rotation(false),
+            on("EnableKeyRotation").error(400, "DisabledException", &format!("{} is disabled.", arn("k1"))),
+        ],
         vec![taken(), absent(ALIAS)],
     ] {
         let mut all = vec![absent(ALIAS), index(&[]), made("k1")];
