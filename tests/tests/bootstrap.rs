@@ -157,6 +157,16 @@ async fn refusals_then_a_fresh_run_then_a_second_one() -> anyhow::Result<()> {
         assert!(object["status"].to_string().contains(head), "{object}");
     }
 
+    // The key has the root-principal policy and rotates.
+    let alias = "alias/eks-flux-bootstrap/demo/fluxcd";
+    let key = aws(&world, &["kms", "describe-key", "--key-id", alias]).await?["KeyMetadata"]["KeyId"].clone();
+    let key = key.as_str().context("KeyId")?;
+    let policy = aws(&world, &["kms", "get-key-policy", "--key-id", key, "--policy-name", "default"]).await?;
+    let root = format!("arn:aws:iam::{}:root", world.options().account);
+    assert!(policy["Policy"].as_str().is_some_and(|policy| policy.contains(&root)), "{policy}");
+    let rotation = aws(&world, &["kms", "get-key-rotation-status", "--key-id", key]).await?;
+    assert_eq!(rotation["KeyRotationEnabled"], true);
+
     // The three Flux files are in the repository, for a stock git client with the stored credential.
     let secret = aws(
         &world,

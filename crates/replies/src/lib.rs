@@ -24,6 +24,7 @@ use serde_json::Value;
 pub struct Exchange {
     call: String,
     contains: Vec<String>,
+    lacks: Vec<String>,
     status: u16,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
@@ -35,6 +36,7 @@ pub fn on(call: &str) -> Exchange {
     Exchange {
         call: call.to_owned(),
         contains: Vec::new(),
+        lacks: Vec::new(),
         status: 200,
         headers: Vec::new(),
         body: Vec::new(),
@@ -47,6 +49,12 @@ impl Exchange {
     /// forms, after decoding.
     pub fn with(mut self, text: &str) -> Self {
         self.contains.push(text.to_owned());
+        self
+    }
+
+    /// The request's body must not contain this text.
+    pub fn without(mut self, text: &str) -> Self {
+        self.lacks.push(text.to_owned());
         self
     }
 
@@ -201,6 +209,9 @@ impl Replies {
                     format!("{call}: the request has no {text:?}: {path_and_query} {form}"),
                 );
             }
+        }
+        if let Some(text) = exchange.lacks.iter().find(|text| body.contains(*text)) {
+            return problem(&mut script, format!("{call}: the request has {text:?}"));
         }
         if exchange.lost {
             return Err(ConnectorError::io("connection reset".into()));

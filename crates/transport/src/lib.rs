@@ -11,7 +11,6 @@ use aws_credential_types::Credentials;
 use aws_credential_types::provider::ProvideCredentials;
 use aws_sigv4::http_request::{PayloadChecksumKind, SignableBody, SignableRequest, SigningSettings, sign};
 use aws_sigv4::sign::v4;
-use aws_smithy_http_client::{Connector, tls};
 use aws_smithy_runtime_api::client::http::{HttpConnector, SharedHttpConnector};
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_types::body::SdkBody;
@@ -28,12 +27,9 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Uses region, credentials and endpoint of the AWS configuration, and rustls with ring.
+    /// Uses region, credentials and endpoint of the AWS configuration, and the process's connector.
     pub fn new(config: &SdkConfig) -> Self {
-        let connector = Connector::builder()
-            .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
-            .build();
-        Transport::with_connector(config, SharedHttpConnector::new(connector))
+        Transport::with_connector(config, step::aws::connector())
     }
 
     /// The same over a connector of the caller's.

@@ -28,7 +28,6 @@ use aws_sdk_kms::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_kms::primitives::{DateTime, DateTimeFormat};
 use aws_sdk_kms::types::{KeyManagerType, KeyMetadata, KeySpec, KeyState, KeyUsageType, Tag};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use step::clock::Clock;
 use step::facts::{Cluster, Key};
 use step::names::{self, OWNER_TAG, Owner};
@@ -127,7 +126,7 @@ impl Step {
             Some(key) => (key, Origin::Behind),
             None => match self.reusable(&leftovers, &target).await? {
                 Some(key) => (key, Origin::Reused),
-                None => (self.create(&input.cluster, &alias, &target).await?, Origin::Made),
+                None => (self.create(&alias, &target).await?, Origin::Made),
             },
         };
         let mut resources = Vec::new();
@@ -222,7 +221,11 @@ impl Step {
         Ok(candidates.into_iter().next())
     }
 
-    async fn create(&self, cluster: &Cluster, alias: &str, target: &str) -> Result<Found> {
+    /// Makes a key with KMS's default policy, which is the root-principal one: the account decides by
+    /// IAM policies who may use and administer the key. To send the same text would make KMS check
+    /// that this role may change it, a permission that the role has no other use for, and that no tag
+    /// can limit while the key does not exist.
+    async fn create(&self, alias: &str, target: &str) -> Result<Found> {
         let tag = |key: &str, value: &str| {
             Tag::builder()
                 .tag_key(key)
@@ -234,7 +237,6 @@ impl Step {
             .kms
             .create_key()
             .description(format!("Git repository and credentials of Flux, {target}"))
-            .policy(key_policy(cluster))
             .tags(tag(OWNER_TAG, target)?)
             .tags(tag(UNFINISHED_TAG, "true")?);
         // A second attempt after a lost reply would make a second key. The next run finds the
@@ -439,22 +441,6 @@ impl Found {
             unfinished: false,
         })
     }
-}
-
-/// The default policy of KMS: the account decides by IAM policies who may use and administer the
-/// key. Naming no other principal also spares the wait until IAM knows a new one.
-fn key_policy(cluster: &Cluster) -> String {
-    json!({
-        "Version": "2012-10-17",
-        "Statement": [{
-            "Sid": "Account",
-            "Effect": "Allow",
-            "Principal": {"AWS": format!("arn:{}:iam::{}:root", cluster.partition(), cluster.account())},
-            "Action": "kms:*",
-            "Resource": "*",
-        }],
-    })
-    .to_string()
 }
 
 fn create_failed<E>(alias: &str, error: &SdkError<E>) -> StepError
