@@ -20,6 +20,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = int(os.environ.get("RUNS", "15"))
+BUNDLE = pathlib.Path("/etc/ssl/certs/ca-certificates.crt")
 STEPS = ["cluster", "endpoint", "key", "repo_seed", "credentials", "wait", "flux_install", "flux_sync"]
 
 
@@ -85,6 +86,10 @@ def start(command):
         "STACK_NAME": "bench", "FLUX_ROLE_ARN": "arn:aws:iam::123456789012:role/flux", "LAMBDA_TASK_ROOT": "/nonexistent",
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
     }
+    # The image provided.al2023 has its root certificates in one bundle. Debian has a folder of hashed
+    # links besides, which would be read too and cost 4 ms that no Lambda function spends.
+    if BUNDLE.exists():
+        environment["SSL_CERT_FILE"] = str(BUNDLE)
     began = time.perf_counter()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
