@@ -197,6 +197,18 @@ async fn refusals_then_a_fresh_run_then_a_second_one() -> anyhow::Result<()> {
     assert!(second.len() > 10, "{second:?}");
     assert_eq!(writes(&world, mark, kubernetes_mark), Vec::<String>::new());
 
+    // Another repository or path for a cluster that Flux already runs is refused before any write:
+    // the running Flux keeps its credential.
+    let (mark, kubernetes_mark) = (world.edge().mark(), world.kubernetes().requests().len());
+    for other in [json!({"repository": {"name": "other"}}), json!({"flux": {"path": "other/path"}})] {
+        let mut request = json!({"cluster": "demo"});
+        request.as_object_mut().context("object")?.extend(other.as_object().cloned().context("object")?);
+        let report = failed(&executions.run(&request, LIMIT).await?);
+        assert_eq!(report["error"], "Conflict", "{report}");
+        assert_eq!(report["step"], "flux_install", "{report}");
+    }
+    assert_eq!(writes(&world, mark, kubernetes_mark), Vec::<String>::new());
+
     // What is pushed arrives in the cluster, and what a person edited stays.
     std::fs::write(folder.parent().context("parent")?.join("config.yaml"), CONFIG_MAP)?;
     std::fs::write(clone.path().join("README.md"), "Ours now.\n")?;

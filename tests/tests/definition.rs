@@ -71,7 +71,7 @@ fn every_state_is_reachable_and_leads_on() {
 #[test]
 fn tasks_have_limits_retries_and_a_catch_for_everything() {
     let tasks = tasks();
-    assert_eq!(tasks.len(), 10);
+    assert_eq!(tasks.len(), 11);
     for (name, task) in &tasks {
         assert!(task["TimeoutSeconds"].is_u64(), "{name} has no TimeoutSeconds");
         let catch: Vec<&str> = task["Catch"]

@@ -34,6 +34,9 @@ pub struct Input {
     pub cluster: Cluster,
     /// From `cluster`.
     pub git: Git,
+    /// Only looks whether Flux may be installed at all, and writes nothing.
+    #[serde(default)]
+    pub look_only: bool,
 }
 
 /// What it gets back.
@@ -97,6 +100,10 @@ where
     let options = &input.request.flux;
     let names = options.all_components();
     let found = detect::look(kubernetes, options, &input.git.url).await?;
+    if input.look_only {
+        let flux = FluxReport { version: options.version.clone(), controllers: Vec::new() };
+        return Ok(Output { ready: true, because: String::new(), flux, resources: Vec::new() });
+    }
     let runs_itself = found.runs_itself();
     if runs_itself && names.iter().all(|name| is_rolled_out(&found, name)) {
         let controllers = names
