@@ -94,7 +94,7 @@ fn report(out: &mut impl Write, ended: &Ended) -> anyhow::Result<()> {
     title(out, &format!("Report: {}", text(&report["status"])))?;
     for resource in report["resources"].as_array().into_iter().flatten() {
         let name = resource["arn"].as_str().or(resource["id"].as_str()).unwrap_or_default();
-        writeln!(out, "  {:<9} {:<34} {name}", text(&resource["change"]), text(&resource["type"]))?;
+        writeln!(out, "  {:<9} {:<38} {name}", text(&resource["change"]), text(&resource["type"]))?;
     }
     if ended.failure.is_some() {
         bail!(

@@ -248,6 +248,11 @@ impl Request {
     /// # Errors
     /// `InvalidInput`, whose text begins with the path of the field.
     pub fn parse(value: &Value) -> Result<Request> {
+        if !value.is_object() {
+            return Err(StepError::invalid_input(
+                "request: must be a JSON object such as {\"cluster\": \"demo\"}",
+            ));
+        }
         let request: Request = parse_json(value)?;
         request.check()?;
         Ok(request)
