@@ -452,6 +452,12 @@ impl FluxOptions {
 /// # Errors
 /// `InvalidInput`, whose text begins with the path of the field.
 pub fn parse_json<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T> {
+    // Serde would take an array for a struct and complain of its length.
+    if !value.is_object() {
+        return Err(StepError::invalid_input(
+            "request: must be a JSON object such as {\"cluster\": \"demo\"}",
+        ));
+    }
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let path = if path == "." { "request".to_owned() } else { path };
