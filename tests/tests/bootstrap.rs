@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use sandbox::demo;
-use sandbox::edge::Filter;
+use sandbox::edge::{Filter, Rule};
 use sandbox::world::{Deployment, Ended, Options, World};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -333,6 +333,38 @@ async fn an_event_starts_a_run_in_which_the_credential_takes_ten_seconds() -> an
         .filter(|call| call.status == 403)
         .count();
     assert!(refused >= 2, "{refused}");
+    world.stop().await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_branch_and_a_wait_without_end_are_reported_and_healed() -> anyhow::Result<()> {
+    let (world, deployment) = deployed(Options::quick()).await?;
+    let executions = deployment.executions();
+    let request = json!({"cluster": "demo", "wait": {"seconds": 1, "timeoutSeconds": 10}});
+
+    // One step of a branch is refused: the others end, and the report says what they made.
+    let refused = Rule::on("codecommit", "CreateRepository").error(400, "AccessDeniedException", "no");
+    world.edge().set_rules(vec![refused]);
+    let report = failed(&executions.run(&request, LIMIT).await?);
+    assert_eq!((&report["step"], &report["error"]), (&json!("repo_seed"), &json!("Denied")), "{report}");
+    assert!(
+        report["message"].as_str().is_some_and(|m| m.contains("codecommit:CreateRepository")),
+        "{report}"
+    );
+    let made = changes(&report);
+    for kind in ["AWS::KMS::Key", "AWS::EC2::VPCEndpoint", "AWS::SecretsManager::Secret", "Deployment"] {
+        assert!(made.contains(&(kind.to_owned(), "created".to_owned())), "{kind}: {made:?}");
+    }
+
+    // A credential that never works ends in NotReady with the Git endpoint's last answer.
+    world.edge().set_rules(vec![Rule::on("git", "*").error(403, "Forbidden", "")]);
+    let report = failed(&executions.run(&request, LIMIT).await?);
+    assert_eq!((&report["step"], &report["error"]), (&json!("wait"), &json!("NotReady")), "{report}");
+    assert!(report["message"].as_str().is_some_and(|m| m.contains("403")), "{report}");
+
+    world.edge().set_rules(Vec::new());
+    succeeded(&executions.run(&request, LIMIT).await?);
     world.stop().await;
     Ok(())
 }
