@@ -430,7 +430,9 @@ impl Kubernetes {
             || status.message.contains("denied the request");
         match status.code {
             403 if terminating => StepError::transient(format!(
-                "{text}. The namespace is being deleted; when it is gone it is made again"
+                "{text}. The namespace is being deleted; when it is gone it is made again. If it stays, \
+                 `kubectl describe namespace` names what holds it, most often finalizers of Flux's own objects: \
+                 take them off, and start a new execution"
             )),
             403 if admission => StepError::denied(format!(
                 "{text}. A policy of the cluster refuses it; allow it for Flux's namespace and run again"
@@ -701,6 +703,8 @@ mod tests {
         let error = kubernetes(&api, 10_000).apply(&config_map(), Apply::Real).await.expect_err("refused");
         assert_eq!(error.name, ErrorName::Transient);
         assert!(error.message.contains("being deleted"), "{}", error.message);
+        // Flux that was deleted through its own Kustomization stays so.
+        assert!(error.message.contains("finalizers"), "{}", error.message);
     }
 
     #[tokio::test]

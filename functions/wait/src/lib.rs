@@ -175,7 +175,7 @@ fn verdict(status: u16, headers: &HeaderMap, url: &str, user: &str, secret: &str
             )));
         }
         403 => Readiness::not_yet(format!(
-            "{url} still refuses the credential of {user} (HTTP 403). IAM takes some seconds to spread it; if it stays so, the user lacks codecommit:GitPull on the repository or kms:Decrypt on its key, or the endpoint's policy forbids it"
+            "{url} still refuses the credential of {user} (HTTP 403). IAM takes some seconds to spread it. If it stays so, the secret {secret} does not hold the credential's password (delete the user's service-specific credential in IAM, and the next execution makes a new one), the user lacks codecommit:GitPull on the repository or kms:Decrypt on its key, or the endpoint's policy forbids it"
         )),
         429 => Readiness::not_yet(format!("{url} asks to slow down (HTTP 429)")),
         500..=599 => Readiness::not_yet(format!("{url} is not well (HTTP {status})")),

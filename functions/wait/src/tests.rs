@@ -107,6 +107,8 @@ async fn the_credential_goes_with_the_first_request() {
 async fn what_passes_is_not_yet() {
     for (exchange, words) in [
         (probe(403, "text/plain"), "HTTP 403"),
+        // Whoever stored another password by hand has to hear of it.
+        (probe(403, "text/plain"), "does not hold the credential's password"),
         (probe(429, "text/plain"), "HTTP 429"),
         (probe(500, "text/plain"), "HTTP 500"),
         (probe(503, "text/html"), "HTTP 503"),
