@@ -76,15 +76,22 @@ def serve():
 
     import asyncio
 
-    from hypercorn.asyncio import serve as hypercorn_serve
-    from hypercorn.config import Config
+    try:
+        from hypercorn.asyncio import serve as hypercorn_serve
+        from hypercorn.config import Config
 
-    from ministack import app as ministack
+        from ministack import app as ministack
 
-    patch_history()
-    patch_start_execution()
-    patch_secrets()
-    patch_alarms()
+        patch_history()
+        patch_start_execution()
+        patch_secrets()
+        patch_alarms()
+    except BaseException:
+        # The usual end of Python would trip over the thread that reads standard input, and bury the cause.
+        import traceback
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
     raise_file_limit()
     config = Config()

@@ -16,7 +16,7 @@ use tokio::process::Command;
 const LIMIT: Duration = Duration::from_secs(180);
 
 async fn deployed(options: Options) -> anyhow::Result<(World, Deployment)> {
-    let release = demo::release(&options.root);
+    let release = demo::release(&options.root)?;
     let world = World::start(options).await?;
     let deployment = world.deploy(Some(&release), &[]).await?;
     Ok((world, deployment))

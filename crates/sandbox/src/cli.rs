@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::ministack;
+use crate::wire::no_proxy;
 use crate::world::{self, Options, World};
 
 #[derive(Debug, Parser)]
@@ -75,7 +76,7 @@ async fn demo() -> anyhow::Result<()> {
 async fn up(options: Options, empty: bool) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let release = crate::demo::release(&options.root);
+    let release = crate::demo::release(&options.root)?;
     let start = async {
         let world = World::start(options).await?;
         let machine = if empty {
@@ -108,9 +109,12 @@ fn told(world: &World, machine: Option<&str>) -> String {
     let bin = ministack::venv(&world.options().root).join("bin");
     let mut text = String::new();
     for (name, value) in world.environment() {
-        text.push_str(&format!("export {name}={value}\n"));
+        text.push_str(&format!("export {name}={}\n", quoted(&value)));
     }
-    text.push_str(&format!("export PATH={}:$PATH SAM_CLI_TELEMETRY=0 AWS_PAGER=\n", bin.display()));
+    text.push_str(&format!(
+        "export PATH={}:$PATH SAM_CLI_TELEMETRY=0 AWS_PAGER=\n",
+        quoted(&bin.display().to_string())
+    ));
     text.push_str("# Git asks the AWS CLI for a user name and a password, as with the real CodeCommit:\n");
     // Only "get": the helper of this CLI does not know this flag with "store" and "erase".
     let helper =
@@ -155,6 +159,12 @@ fn told(world: &World, machine: Option<&str>) -> String {
     text
 }
 
+/// A word for a shell, in quotes where it needs them.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@%".contains(c);
+    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 async fn deploy(parameters: &[String]) -> anyhow::Result<()> {
     let told = |name: &str| {
         std::env::var(name).with_context(|| format!("{name} is not set; paste what `sandbox up` prints"))
@@ -162,12 +172,39 @@ async fn deploy(parameters: &[String]) -> anyhow::Result<()> {
     let (edge, region) = (told("AWS_ENDPOINT_URL")?, told("AWS_REGION")?);
     let root = world::root();
     let sam = tokio::process::Command::new(ministack::venv(&root).join("bin/sam"));
-    let release = crate::demo::release(&root);
+    let release = crate::demo::release(&root)?;
     let stage = tempfile::tempdir()?;
-    let mut sam = world::prepare(&root, stage.path(), Some(&release), sam, &edge, &region).await?;
-    let status = sam.args(parameters).env("SAM_CLI_TELEMETRY", "0").kill_on_drop(true).status().await?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let deploying = async {
+        let mut sam = world::prepare(&root, stage.path(), Some(&release), sam, &edge, &region).await?;
+        sam.args(parameters).env("SAM_CLI_TELEMETRY", "0").env("TMPDIR", stage.path()).kill_on_drop(true);
+        sam.env("NO_PROXY", no_proxy()).env("no_proxy", no_proxy());
+        sam.status().await.context("sam does not run; `make setup` installs it")
+    };
+    let status = tokio::select! {
+        status = deploying => status?,
+        _ = interrupt.recv() => bail!("interrupted"),
+        _ = terminate.recv() => bail!("terminated"),
+    };
     if !status.success() {
         bail!("sam deploy ended with {status}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        for (text, expected) in [
+            ("http://127.0.0.1:4566", "http://127.0.0.1:4566"),
+            ("/tmp/with space/kubeconfig", "'/tmp/with space/kubeconfig'"),
+            ("it's", r"'it'\''s'"),
+        ] {
+            assert_eq!(quoted(text), expected);
+        }
+    }
 }

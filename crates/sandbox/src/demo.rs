@@ -28,7 +28,7 @@ pub async fn run(out: &mut impl Write) -> anyhow::Result<()> {
         rollout_delay: Duration::from_secs(3),
         ..Options::default()
     };
-    let release = release(&options.root);
+    let release = release(&options.root)?;
     title(out, "A local AWS with an EKS Fargate cluster named demo")?;
     let world = World::start(options).await?;
     writeln!(out, "  {} (waits of the state machine run at a tenth)", world.edge().url())?;
@@ -64,11 +64,24 @@ pub async fn run(out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 /// The release that `FLUX_RELEASE_DIR` names (`…/v2.9.4`), or the miniature one of this repository.
-pub fn release(root: &std::path::Path) -> Release {
+///
+/// # Errors
+/// Where `FLUX_RELEASE_DIR` names something else.
+pub fn release(root: &std::path::Path) -> anyhow::Result<Release> {
     let named = std::env::var_os("FLUX_RELEASE_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let folder = named.unwrap_or_else(|| root.join("crates/flux/miniature/v2.9.4"));
     let version = folder.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    Release { version, folder }
+    let mut rest = version.chars();
+    let is_version = rest.next() == Some('v') && rest.next().is_some_and(|digit| digit.is_ascii_digit());
+    // The functions would look elsewhere for what is not packaged with them.
+    if !is_version || !folder.join("source-controller.yaml").is_file() {
+        bail!(
+            "FLUX_RELEASE_DIR is {}, and must be an unpacked Flux release in a folder that has its version as \
+             its name, as …/v2.9.4",
+            folder.display()
+        );
+    }
+    Ok(Release { version, folder })
 }
 
 fn described(release: &Release) -> &'static str {

@@ -94,7 +94,7 @@ fn spawn(settings: &Settings) -> anyhow::Result<(Child, ChildStdin, u16, String)
     }
     let launcher = settings.folder.join("ministack_launcher.py");
     std::fs::write(&launcher, LAUNCHER).with_context(|| format!("writing {}", launcher.display()))?;
-    let temporary = settings.folder.join("tmp");
+    let temporary = temporary(&settings.folder);
     std::fs::create_dir_all(&temporary)?;
     let log_path = settings.folder.join("ministack.log");
     let log = std::fs::File::create(&log_path)?;
@@ -143,13 +143,26 @@ fn spawn(settings: &Settings) -> anyhow::Result<(Child, ChildStdin, u16, String)
     match serde_json::from_str::<Started>(&line) {
         Ok(started) => Ok((child, stdin, started.port, token)),
         Err(_) => {
-            drop(stdin);
-            let _ = child.wait();
+            // Read first: the launcher removes the folder when it ends by its standard input.
             let log = std::fs::read_to_string(&log_path).unwrap_or_default();
-            let last: Vec<&str> = log.lines().rev().take(5).collect();
-            bail!("MiniStack did not start: {}", last.into_iter().rev().collect::<Vec<_>>().join(" | "))
+            drop(stdin);
+            let status = child.wait().map(|status| status.to_string()).unwrap_or_default();
+            let mut last: Vec<&str> =
+                log.lines().map(str::trim).filter(|line| !line.is_empty()).rev().take(5).collect();
+            last.push(&status);
+            last.reverse();
+            bail!(
+                "MiniStack did not start; `make setup` installs what it needs into {}: {}",
+                settings.venv.display(),
+                last.join(" | ")
+            )
         }
     }
+}
+
+/// Where the programs of a world whose folder this is keep what is temporary.
+pub fn temporary(folder: &Path) -> PathBuf {
+    folder.join("tmp")
 }
 
 /// The Python environment: `SANDBOX_VENV`, or `.venv` in the project's root.

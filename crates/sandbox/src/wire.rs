@@ -89,3 +89,15 @@ pub trait Authenticator: Send + Sync {
     /// The user behind a token, or nothing (401).
     fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Option<UserInfo>>;
 }
+
+/// The value of `NO_PROXY` with which programs reach this machine, whatever proxy leads to others.
+pub fn no_proxy() -> String {
+    let mut hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+    hosts.extend(
+        ["NO_PROXY", "no_proxy"]
+            .into_iter()
+            .find_map(|name| std::env::var(name).ok())
+            .filter(|named| !named.is_empty()),
+    );
+    hosts.join(",")
+}

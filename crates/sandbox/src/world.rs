@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -23,7 +23,7 @@ use crate::eks::{Eks, Seed, Selector, Tokens};
 use crate::iam::Iam;
 use crate::kubernetes::{self, ApiServer, FargateSelector};
 use crate::ministack::{self, MiniStack, ROOT_KEY, Upstream};
-use crate::wire::EventSink;
+use crate::wire::{EventSink, no_proxy};
 
 /// How a world is to be.
 #[derive(Debug, Clone)]
@@ -122,6 +122,11 @@ impl World {
     pub async fn start(options: Options) -> anyhow::Result<World> {
         // The sandbox itself speaks TLS only as a server; a second call finds a provider installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        // Repositories are Git's own; without it a run would fail in its middle.
+        let git = tokio::process::Command::new("git").arg("--version").output().await;
+        if !git.is_ok_and(|output| output.status.success()) {
+            bail!("git does not run; the local world needs it on the PATH");
+        }
         let folder = TempDir::with_prefix("sandbox-").context("making the world's folder")?;
         let bound = Bound::take(options.port).await?;
         let ministack = MiniStack::start(&ministack::Settings {
@@ -286,6 +291,8 @@ impl World {
             ("AWS_REGION", region.clone()),
             ("AWS_DEFAULT_REGION", region.clone()),
             ("KUBECONFIG", self.kubeconfig().display().to_string()),
+            ("NO_PROXY", no_proxy()),
+            ("no_proxy", no_proxy()),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
@@ -301,6 +308,8 @@ impl World {
             .kill_on_drop(true)
             .env("PATH", format!("{}:{path}", bin.display()))
             .env("HOME", self.folder.path())
+            // What a program leaves that is killed goes with the world.
+            .env("TMPDIR", ministack::temporary(self.folder.path()))
             .env("AWS_CONFIG_FILE", self.folder.path().join("no-config"))
             .env("AWS_SHARED_CREDENTIALS_FILE", self.folder.path().join("no-credentials"))
             .env("AWS_PAGER", "")

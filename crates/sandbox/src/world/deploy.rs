@@ -64,7 +64,7 @@ impl World {
         )
         .await?;
         sam.args(parameters.iter().map(|(name, value)| format!("{name}={value}")));
-        let output = sam.output().await.context("running sam deploy")?;
+        let output = sam.output().await.context("sam does not run; `make setup` installs it")?;
         if !output.status.success() {
             bail!(
                 "sam deploy failed: {}{}",

@@ -130,6 +130,8 @@ async fn git(arguments: &[&str], folder: Option<&Path>, credentials: &Credential
         .env("GIT_ASKPASS", "true")
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("NO_PROXY", crate::wire::no_proxy())
+        .env("no_proxy", crate::wire::no_proxy())
         .env_remove("GIT_DIR")
         .env_remove("GIT_WORK_TREE")
         .env_remove("GIT_INDEX_FILE")
