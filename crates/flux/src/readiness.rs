@@ -113,7 +113,8 @@ pub fn because(controllers: &[Controller]) -> String {
 }
 
 /// Why a Deployment is not rolled out; `None` where it is. The rules are those of kstatus
-/// (`sigs.k8s.io/cli-utils`), which the flux CLI goes by.
+/// (`sigs.k8s.io/cli-utils`), which the flux CLI goes by, but for one: to kstatus a Deployment that is
+/// scaled to nothing is as it should be, and a Flux without a controller is not.
 pub fn delay(deployment: &Value) -> Option<String> {
     let number = |pointer: &str| deployment.pointer(pointer).and_then(Value::as_i64);
     let generation = number("/metadata/generation").unwrap_or(1);
@@ -133,6 +134,9 @@ pub fn delay(deployment: &Value) -> Option<String> {
         return Some(failure);
     }
     let wanted = number("/spec/replicas").unwrap_or(1);
+    if wanted == 0 {
+        return Some("it is scaled to 0 pods".to_owned());
+    }
     let status = |field: &str| number(&format!("/status/{field}")).unwrap_or(0);
     let stuck = failing("Progressing", "False").map(|text| format!(" ({text})")).unwrap_or_default();
     if status("updatedReplicas") < wanted {
@@ -281,6 +285,9 @@ mod tests {
             assert_eq!(with(&changes).as_deref(), expected, "{changes}");
         }
         assert_eq!(delay(&deployment(&json!({}))).as_deref(), Some("its rollout has not begun"));
+        let mut stopped = deployment(&json!({"observedGeneration": 2}));
+        stopped["spec"]["replicas"] = json!(0);
+        assert_eq!(delay(&stopped).as_deref(), Some("it is scaled to 0 pods"));
     }
 
     #[tokio::test]

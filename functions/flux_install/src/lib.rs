@@ -369,6 +369,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_controller_that_was_scaled_to_nothing_runs_again() {
+        let api = Api::new();
+        run(&api).await.expect("installed");
+        roll_out(&api);
+        runs_itself(&api);
+        let path = format!("{DEPLOYMENTS}/source-controller");
+        api.merge(
+            &path,
+            &json!({"spec": {"replicas": 0},
+                                 "status": {"replicas": 0, "updatedReplicas": 0, "availableReplicas": 0}}),
+        );
+        api.forget_calls();
+        run(&api).await.expect("repaired");
+        assert_eq!(api.writes().iter().map(|call| call.path.as_str()).collect::<Vec<_>>(), [path.as_str()]);
+        assert_eq!(api.get(&path).expect("is there")["spec"]["replicas"], 1);
+    }
+
+    #[tokio::test]
     async fn a_version_that_flux_is_rolling_out_is_not_fought() {
         let api = Api::new();
         run_at(&api, "v2.9.5").await.expect("installed");
