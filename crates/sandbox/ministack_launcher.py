@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 
 def watch():
@@ -85,6 +86,7 @@ def serve():
         patch_history()
         patch_start_execution()
         patch_secrets()
+        patch_keys()
         patch_alarms()
     except BaseException:
         # The usual end of Python would trip over the thread that reads standard input, and bury the cause.
@@ -393,6 +395,29 @@ def patch_secrets():
         return status, headers, body
 
     sm._create_secret, sm._put_secret_value, sm._update_secret = create_secret, put_secret_value, update_secret
+
+
+def patch_keys():
+    """DescribeKey knows the key that AWS manages for CodeCommit, which is its own and in no list here."""
+    from ministack.services import kms
+
+    describe, created = kms._describe_key, int(time.time())
+    managed = os.environ.get("SANDBOX_MANAGED_KEY", "")
+    alias = "alias/aws/codecommit"
+    names = {managed, managed.rsplit("/", 1)[-1], alias, managed.rsplit(":", 1)[0] + ":" + alias}
+
+    def describe_key(data):
+        if not managed or data.get("KeyId") not in names:
+            return describe(data)
+        return kms.json_response({"KeyMetadata": {
+            "AWSAccountId": managed.split(":")[4], "KeyId": managed.rsplit("/", 1)[-1], "Arn": managed,
+            "CreationDate": created, "Enabled": True, "KeyState": "Enabled", "KeyManager": "AWS",
+            "Description": "Default key that protects my CodeCommit repositories when no other key is defined",
+            "KeyUsage": "ENCRYPT_DECRYPT", "KeySpec": "SYMMETRIC_DEFAULT", "Origin": "AWS_KMS",
+            "CustomerMasterKeySpec": "SYMMETRIC_DEFAULT", "EncryptionAlgorithms": ["SYMMETRIC_DEFAULT"],
+            "MultiRegion": False}})
+
+    kms._describe_key = describe_key
 
 
 def patch_alarms():

@@ -368,3 +368,20 @@ async fn a_failed_branch_and_a_wait_without_end_are_reported_and_healed() -> any
     world.stop().await;
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repository_that_is_there_is_adopted() -> anyhow::Result<()> {
+    let (world, deployment) = deployed(Options::quick()).await?;
+    // As most are made: empty, and under the key that AWS manages.
+    aws(&world, &["codecommit", "create-repository", "--repository-name", "theirs"]).await?;
+    let input = json!({"cluster": "demo", "repository": {"name": "theirs"}});
+    let ended = deployment.executions().run(&input, LIMIT).await?;
+    let made = changes(succeeded(&ended));
+    let adopted = ("AWS::CodeCommit::Repository".to_owned(), "adopted".to_owned());
+    assert!(made.contains(&adopted), "{made:?}");
+    let again = deployment.executions().run(&input, LIMIT).await?;
+    let made = changes(succeeded(&again));
+    assert!(made.iter().all(|(_, change)| change == "unchanged" || change == "adopted"), "{made:?}");
+    world.stop().await;
+    Ok(())
+}

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::clock;
+use crate::codecommit::managed_key;
 use crate::policy::Statement;
 use crate::wire::Reply;
 
@@ -116,6 +117,7 @@ fn spawn(settings: &Settings) -> anyhow::Result<(Child, ChildStdin, u16, String)
         .env("AWS_DEFAULT_REGION", &settings.region)
         .env("MINISTACK_REGION", &settings.region)
         .env("MINISTACK_ACCOUNT_ID", &settings.account)
+        .env("SANDBOX_MANAGED_KEY", managed_key(&settings.region, &settings.account))
         .env("BIND_HOST", "127.0.0.1")
         // Functions get session credentials of their role, so that the edge knows who calls.
         .env("AUTH", "true")

@@ -548,7 +548,7 @@ fn foreign_group(want: &Want<'_>, group: &Group) -> StepError {
         None => format!("does not carry this stack's tag {OWNER_TAG}"),
     };
     StepError::conflict(format!(
-        "the security group {} ({}) in {} {whose}, so it was left alone. Rename or delete it, then start again",
+        "the security group {} ({}) in {} {whose}, so it was left alone. Delete it (a group keeps its name), then start again",
         group.group_id, group.group_name, want.network.vpc_id
     ))
 }

@@ -221,15 +221,14 @@ impl Step {
         Ok((metadata, resource))
     }
 
-    /// An AWS managed key needs no rights of its own, so a repository under it is usable.
+    /// An AWS managed key needs no rights of its own, so a repository under it is usable. A key that is
+    /// gone was a customer's, since nobody can delete one of AWS'.
     async fn is_aws_managed(&self, id: &str) -> Result<bool> {
-        let reply = self
-            .kms
-            .describe_key()
-            .key_id(id)
-            .send()
-            .await
-            .map_err(|e| StepError::from_sdk("kms:DescribeKey", &format!("key {id}"), &e))?;
+        let reply = match self.kms.describe_key().key_id(id).send().await {
+            Ok(reply) => reply,
+            Err(e) if code(&e) == Some("NotFoundException") => return Ok(false),
+            Err(e) => return Err(StepError::from_sdk("kms:DescribeKey", &format!("key {id}"), &e)),
+        };
         let manager = reply.key_metadata.and_then(|key| key.key_manager);
         Ok(manager == Some(aws_sdk_kms::types::KeyManagerType::Aws))
     }

@@ -248,6 +248,15 @@ async fn refuses_with_a_way_out() {
         ),
         (
             vec![
+                there(OTHER_KEY, Some("main")),
+                tags(None),
+                on("DescribeKey").error(400, "NotFoundException", "Key not found"),
+            ],
+            ErrorName::Conflict,
+            "another repository in repository.name",
+        ),
+        (
+            vec![
                 missing(),
                 create().error(
                     400,

@@ -47,6 +47,7 @@ use time::OffsetDateTime;
 
 use self::plumbing::{Git, NO_OBJECT};
 use self::refusal::{Answer, refuse, refuse_with};
+pub use self::repositories::managed_key;
 use crate::wire::{ApiError, Call, Caller, EventSink, GitAuthority, Reply};
 
 /// Where the emulator lives.

@@ -83,20 +83,20 @@ fn exists(name: &str) -> ApiError {
     refuse_with("RepositoryNameExistsException", format!("Repository named {name} already exists"))
 }
 
-impl CodeCommit {
-    /// The key that AWS manages has one id in an account and region.
-    fn managed_key(&self) -> String {
-        use sha1::{Digest as _, Sha1};
-        let seed = format!("aws/codecommit {} {}", self.settings.region, self.settings.account);
-        let digest = Sha1::digest(seed.as_bytes());
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&digest[..16]);
-        let id = uuid::Builder::from_random_bytes(bytes).into_uuid();
-        format!("arn:aws:kms:{}:{}:key/{id}", self.settings.region, self.settings.account)
-    }
+/// The ARN of the key that AWS manages for CodeCommit: one in an account and region.
+pub fn managed_key(region: &str, account: &str) -> String {
+    use sha1::{Digest as _, Sha1};
+    let digest = Sha1::digest(format!("aws/codecommit {region} {account}").as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    let id = uuid::Builder::from_random_bytes(bytes).into_uuid();
+    format!("arn:aws:kms:{region}:{account}:key/{id}")
+}
 
+impl CodeCommit {
     fn shown_key(&self, metadata: &Metadata) -> String {
-        metadata.key.clone().unwrap_or_else(|| self.managed_key())
+        let managed = || managed_key(&self.settings.region, &self.settings.account);
+        metadata.key.clone().unwrap_or_else(managed)
     }
 
     async fn describe(&self, repository: &Repository) -> Answer<Value> {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::codecommit::{CodeCommit, KeyCheck, KeyState};
+use crate::codecommit::{CodeCommit, KeyCheck, KeyState, managed_key};
 use crate::iam::Repositories;
 use crate::ministack::Upstream;
 use crate::wire::{Call, Caller};
@@ -82,7 +82,7 @@ impl Repositories for RepositoryKeys {
             let body: Value = serde_json::from_slice(&bytes).ok()?;
             let key = body["repositoryMetadata"]["kmsKeyId"].as_str()?;
             // The key that AWS manages needs no rights of the user.
-            key.contains(":key/").then(|| key.to_owned())
+            (key != managed_key(&self.region, &self.account)).then(|| key.to_owned())
         })
     }
 }
