@@ -64,6 +64,16 @@ fn changes(report: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
+/// What a report says was done about one resource.
+fn change_of<'a>(report: &'a Value, kind: &str, id: &str) -> &'a str {
+    report["resources"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|resource| resource["type"] == kind && resource["id"] == id)
+        .map_or("not in the report", |resource| resource["change"].as_str().unwrap_or_default())
+}
+
 /// What the functions wrote since a mark, on AWS and on Kubernetes.
 fn writes(world: &World, mark: u64, kubernetes_mark: usize) -> Vec<String> {
     let filter = Filter { write: Some(true), caller: Some("assumed-role".to_owned()), ..Filter::after(mark) };
@@ -365,6 +375,104 @@ async fn a_failed_branch_and_a_wait_without_end_are_reported_and_healed() -> any
 
     world.edge().set_rules(Vec::new());
     succeeded(&executions.run(&request, LIMIT).await?);
+    world.stop().await;
+    Ok(())
+}
+
+/// A rule that refuses an action for want of a permission.
+fn denied(service: &str, action: &str) -> Rule {
+    Rule::on(service, action).error(400, "AccessDeniedException", "no")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_fails_half_way_says_what_it_has_made() -> anyhow::Result<()> {
+    let (world, deployment) = deployed(Options::quick()).await?;
+    let executions = deployment.executions();
+    let request = json!({"cluster": "demo"});
+
+    world.edge().set_rules(vec![denied("eks", "AssociateAccessPolicy")]);
+    let report = failed(&executions.run(&request, LIMIT).await?);
+    assert_eq!((&report["step"], &report["error"]), (&json!("cluster"), &json!("Denied")), "{report}");
+    let text = report["message"].as_str().context("message")?;
+    assert!(text.contains("eks:AssociateAccessPolicy") && !text.contains("In place"), "{text}");
+    assert_eq!(changes(&report), [("AWS::EKS::AccessEntry".to_owned(), "created".to_owned())]);
+
+    world.edge().set_rules(vec![
+        denied("ec2", "CreateVpcEndpoint"),
+        Rule::on("kms", "CreateAlias").error(400, "LimitExceededException", "Alias limit"),
+    ]);
+    let report = failed(&executions.run(&request, LIMIT).await?);
+    assert_eq!(report["step"], "endpoint", "{report}");
+    assert_eq!(report["alsoFailed"], json!(["key: Unsupported"]), "{report}");
+    let made = changes(&report);
+    for kind in ["AWS::EC2::SecurityGroup", "AWS::KMS::Key"] {
+        assert!(made.contains(&(kind.to_owned(), "created".to_owned())), "{report}");
+    }
+
+    world
+        .edge()
+        .set_rules(vec![denied("codecommit", "CreateCommit"), denied("secretsmanager", "CreateSecret")]);
+    let report = failed(&executions.run(&request, LIMIT).await?);
+    assert_eq!(report["step"], "repo_seed", "{report}");
+    assert_eq!(report["alsoFailed"], json!(["credentials: Denied"]), "{report}");
+    for (kind, id) in [
+        ("AWS::CodeCommit::Repository", "demo-fluxcd"),
+        ("AWS::IAM::User", "demo-fluxcd-git"),
+        ("AWS::IAM::UserPolicy", "demo-fluxcd-git/git-and-key"),
+    ] {
+        assert_eq!(change_of(&report, kind, id), "created", "{report}");
+    }
+    // The credential that no secret could hold is gone again, so it is not in the list.
+    let kinds: Vec<String> = changes(&report).into_iter().map(|(kind, _)| kind).collect();
+    assert!(!kinds.iter().any(|kind| kind.contains("Credential") || kind.contains("Secret")), "{kinds:?}");
+
+    world.edge().set_rules(Vec::new());
+    succeeded(&executions.run(&request, LIMIT).await?);
+    world.stop().await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_wait_comes_to_its_end() -> anyhow::Result<()> {
+    let never = Duration::from_secs(3600);
+    let options = Options { endpoint_delay: never, rollout_delay: never, ..Options::quick() };
+    let release = demo::release(&options.root)?;
+    let world = World::start(options).await?;
+    let deployment = world.deploy(Some(&release), &[("EndpointPollTries", "3")]).await?;
+    let executions = deployment.executions();
+    let request = json!({"cluster": "demo", "flux": {"timeoutSeconds": 60}});
+
+    // The endpoint stays pending and no pod starts: both branches give up by themselves.
+    let report = failed(&executions.run(&request, LIMIT).await?);
+    assert_eq!((&report["step"], &report["error"]), (&json!("endpoint"), &json!("NotReady")), "{report}");
+    assert!(report["message"].as_str().is_some_and(|m| m.contains("is pending")), "{report}");
+    assert_eq!(report["alsoFailed"], json!(["flux_install: NotReady"]), "{report}");
+    let made = changes(&report);
+    for kind in
+        ["AWS::EC2::VPCEndpoint", "AWS::EC2::SecurityGroup", "AWS::CodeCommit::Repository", "Deployment"]
+    {
+        assert!(made.contains(&(kind.to_owned(), "created".to_owned())), "{kind}: {made:?}");
+    }
+    world.stop().await;
+
+    // No pod starts, and all else is well.
+    let (world, deployment) = deployed(Options { rollout_delay: never, ..Options::quick() }).await?;
+    let report = failed(&deployment.executions().run(&request, LIMIT).await?);
+    assert_eq!((&report["step"], &report["error"]), (&json!("flux_install"), &json!("NotReady")), "{report}");
+    assert!(report["message"].as_str().is_some_and(|m| m.contains("0 of 4 controllers run")), "{report}");
+    assert_eq!(report["alsoFailed"], json!([]), "{report}");
+    world.stop().await;
+
+    // The probe passes and Flux is refused ever after, as with a credential that was just reset.
+    let (world, deployment) = deployed(Options::quick()).await?;
+    world.edge().set_rules(vec![Rule::on("git", "*").skip(1).error(403, "Forbidden", "")]);
+    let report = failed(&deployment.executions().run(&request, LIMIT).await?);
+    assert_eq!((&report["step"], &report["error"]), (&json!("flux_sync"), &json!("NotReady")), "{report}");
+    let message = report["message"].as_str().unwrap_or_default();
+    assert!(message.contains("within 60 s") && message.contains("GitOperationFailed"), "{message}");
+    assert_eq!(change_of(&report, "Kustomization", "fluxcd/fluxcd"), "created", "{report}");
+    world.edge().set_rules(Vec::new());
+    succeeded(&deployment.executions().run(&request, LIMIT).await?);
     world.stop().await;
     Ok(())
 }

@@ -216,8 +216,11 @@ fn a_failure_without_a_cause_is_reported_too() {
             }
         }
     });
-    let message = &definition()["States"]["ReportFailure"]["Assign"]["report"]["message"];
-    assert!(message.as_str().is_some_and(|text| text.contains("gives no cause")), "{message}");
+    let failures = &definition()["States"]["ReadFailures"]["Assign"]["failures"];
+    let text = failures.as_str().unwrap_or_default();
+    assert!(text.contains("gives no cause"), "{text}");
+    // The mark by which the functions part text and resources.
+    assert!(text.contains(&format!("'{}'", step::ledger::MARK.replace('\n', "\\n"))), "{text}");
 }
 
 #[test]

@@ -8,11 +8,14 @@ use aws_sdk_codecommit::operation::create_commit::{CreateCommitError, CreateComm
 use aws_sdk_codecommit::primitives::Blob;
 use aws_sdk_codecommit::types::{DeleteFileEntry, FileModeTypeEnum, PutFileEntry};
 use sha1::{Digest, Sha1};
-use step::{Result, StepError};
+use step::{Resource, Result, StepError, ledger};
 
 use crate::{Folder, Head, Repo, code, error, is_key_settling};
 
 pub use step::Change;
+
+/// The kind of a branch in reports. CloudFormation has no type for it; this follows its spelling.
+pub const BRANCH: &str = "AWS::CodeCommit::Branch";
 
 /// CodeCommit takes 100 files a commit.
 const MAX_FILES: usize = 99;
@@ -240,6 +243,7 @@ impl Repo<'_> {
                                 self.branch_label(&commit.branch)
                             ))
                         })?;
+                        self.note(&commit.branch, change);
                         commits.push(id.clone());
                         parent = Some(id);
                         continue;
@@ -287,6 +291,11 @@ impl Repo<'_> {
         ))
     }
 
+    /// For the case that a later chunk fails: the branch is changed by then.
+    fn note(&self, branch: &str, change: Change) {
+        ledger::note(&Resource::new(BRANCH, format!("{}/{branch}", self.name()), change));
+    }
+
     /// Lets the branch begin at the default branch's head. Answers with the branch's head, and
     /// whether it was this call that made the branch.
     async fn branch_from_default(&self, commit: &Commit, default: &str) -> Result<(String, bool)> {
@@ -311,7 +320,10 @@ impl Repo<'_> {
             })
             .await;
         match reply {
-            Ok(_) => Ok((at, true)),
+            Ok(_) => {
+                self.note(&commit.branch, Change::Created);
+                Ok((at, true))
+            }
             Err(e) if code(&e) == Some("BranchNameExistsException") => {
                 // A duplicate run made it; its head may be further on than the default's.
                 let at = self.branch_head(&commit.branch).await?;

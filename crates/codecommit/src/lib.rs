@@ -32,7 +32,7 @@ use step::clock::Clock;
 use step::error::is_xml_throttling;
 use step::{Result, StepError};
 
-pub use commit::{Change, Commit, Committed, File, NewBranch, Overwrite, blob_id};
+pub use commit::{BRANCH, Change, Commit, Committed, File, NewBranch, Overwrite, blob_id};
 pub use error::{code, error, is_key_settling};
 
 /// How often a key is given time to settle; with the pauses about 20 s.

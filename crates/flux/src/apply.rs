@@ -90,25 +90,28 @@ pub async fn ensure(kubernetes: &Kubernetes, manifest: &Value) -> Result<Applied
     Ok(Applied { object, change: Change::Updated, stored })
 }
 
-/// Makes sure of all objects, kind after kind in Flux's order.
+/// Makes sure of all objects, kind after kind in Flux's order. What was done is added to `applied`,
+/// also where a later object fails.
 ///
 /// # Errors
 /// Those of [`Kubernetes`].
-pub async fn ensure_all(kubernetes: &Kubernetes, manifests: &[Value]) -> Result<Vec<Applied>> {
+pub async fn ensure_all(
+    kubernetes: &Kubernetes,
+    manifests: &[Value],
+    applied: &mut Vec<Applied>,
+) -> Result<()> {
     let mut ranks: BTreeMap<usize, Vec<&Value>> = BTreeMap::new();
     for manifest in manifests {
         ranks.entry(rank(kind(manifest))).or_default().push(manifest);
     }
-    let mut applied = Vec::with_capacity(manifests.len());
     for same_rank in ranks.into_values() {
-        let done: Vec<Applied> =
-            stream::iter(same_rank.into_iter().map(|manifest| ensure(kubernetes, manifest)))
-                .buffered(AT_ONCE)
-                .try_collect()
-                .await?;
-        applied.extend(done);
+        let mut outcomes = stream::iter(same_rank.into_iter().map(|manifest| ensure(kubernetes, manifest)))
+            .buffered(AT_ONCE);
+        while let Some(outcome) = outcomes.next().await {
+            applied.push(outcome?);
+        }
     }
-    Ok(applied)
+    Ok(())
 }
 
 /// Those of the manifests whose objects do not exist.
@@ -253,6 +256,11 @@ mod tests {
                "spec": {"a": 1}})
     }
 
+    async fn all(kubernetes: &Kubernetes, manifests: &[Value]) -> Result<Vec<Applied>> {
+        let mut applied = Vec::new();
+        ensure_all(kubernetes, manifests, &mut applied).await.map(|()| applied)
+    }
+
     fn manifests() -> Vec<Value> {
         let mut all = vec![
             object("apps/v1", "Deployment", "d"),
@@ -279,9 +287,9 @@ mod tests {
         let stages = stages(&manifests());
         assert_eq!(kinds(&stages.definitions), ["ClusterRole", "Namespace", "CustomResourceDefinition"]);
         assert_eq!(kinds(&stages.rest), ["Deployment", "Service", "NetworkPolicy"]);
-        let first = ensure_all(&kubernetes, &stages.definitions).await.expect("applied");
+        let first = all(&kubernetes, &stages.definitions).await.expect("applied");
         assert_eq!(pending_definitions(&kubernetes, &first).await, Ok(Vec::new()));
-        let rest = ensure_all(&kubernetes, &stages.rest).await.expect("applied");
+        let rest = all(&kubernetes, &stages.rest).await.expect("applied");
         assert!(first.iter().chain(&rest).all(|one| one.change == Change::Created));
         let written: Vec<String> = api.writes().iter().map(kube_replies::Call::line).collect();
         assert_eq!(
@@ -298,7 +306,7 @@ mod tests {
         assert_eq!(api.writes()[0].body, stages.definitions[2]);
 
         api.forget_calls();
-        let again = ensure_all(&kubernetes, &manifests()).await.expect("applied");
+        let again = all(&kubernetes, &manifests()).await.expect("applied");
         assert!(again.iter().all(|one| one.change == Change::Unchanged));
         assert_eq!(api.writes(), []);
     }
@@ -307,11 +315,11 @@ mod tests {
     async fn drift_is_repaired_and_foreign_labels_stay() {
         let api = Api::new();
         let kubernetes = fixture::kubernetes(&api);
-        ensure_all(&kubernetes, &manifests()).await.expect("applied");
+        all(&kubernetes, &manifests()).await.expect("applied");
         let path = "/apis/apps/v1/namespaces/fluxcd/deployments/d";
         api.merge(path, &json!({"spec": {"a": 2}, "metadata": {"labels": {"theirs": "yes"}}}));
         api.forget_calls();
-        let again = ensure_all(&kubernetes, &manifests()).await.expect("applied");
+        let again = all(&kubernetes, &manifests()).await.expect("applied");
         let changed: Vec<String> = again
             .iter()
             .filter(|one| one.change == Change::Updated)
@@ -329,7 +337,7 @@ mod tests {
         let api = Api::new();
         api.leave_definitions_pending(true);
         let kubernetes = fixture::kubernetes_at(&api, Clock::Fixed(std::time::UNIX_EPOCH));
-        let applied = ensure_all(&kubernetes, &stages(&manifests()).definitions).await.expect("applied");
+        let applied = all(&kubernetes, &stages(&manifests()).definitions).await.expect("applied");
         assert_eq!(pending_definitions(&kubernetes, &applied).await, Ok(vec!["c".to_owned()]));
     }
 

@@ -2,14 +2,16 @@
 //!
 //! A *step* is one Lambda function of the state machine. It takes JSON, looks, acts, and reports
 //! what it found or made. This crate holds the request ([`request`]), the facts that flow between
-//! steps ([`facts`]), the report ([`report`]), the eight error names ([`error`]), the names and
-//! tags of everything that is created ([`names`]), the clock ([`clock`]) and the glue to AWS
-//! ([`aws`]) and to the Lambda runtime ([`runtime`]).
+//! steps ([`facts`]), the report ([`report`]) and what it would have said of a step that failed
+//! ([`ledger`]), the eight error names ([`error`]), the names and tags of everything that is created
+//! ([`names`]), the clock ([`clock`]) and the glue to AWS ([`aws`]) and to the Lambda runtime
+//! ([`runtime`]).
 
 pub mod aws;
 pub mod clock;
 pub mod error;
 pub mod facts;
+pub mod ledger;
 pub mod names;
 pub mod report;
 pub mod request;

@@ -16,6 +16,18 @@ pub enum Change {
     Unchanged,
 }
 
+impl Change {
+    /// The word as reports spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Change::Created => "created",
+            Change::Adopted => "adopted",
+            Change::Updated => "updated",
+            Change::Unchanged => "unchanged",
+        }
+    }
+}
+
 /// One resource of AWS or Kubernetes in a step's report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

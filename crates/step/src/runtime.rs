@@ -14,6 +14,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::error::{Result, StepError};
+use crate::ledger;
 use crate::request::parse_json;
 
 /// What CloudFormation told the function about itself, from its environment.
@@ -68,7 +69,7 @@ pub fn may_be_logged(metadata: &Metadata<'_>) -> bool {
 }
 
 /// Runs a step as a Lambda function: JSON in, parsed here so that bad input gets our error name
-/// and the path of the bad field; the report or a `Diagnostic` out.
+/// and the path of the bad field; the report out, or a `Diagnostic` with what is in place.
 ///
 /// # Errors
 /// Where the Runtime API is lost.
@@ -81,12 +82,14 @@ where
 {
     let step = &step;
     lambda_runtime::run(service_fn(move |event: LambdaEvent<Value>| async move {
-        let result = match parse_json(&event.payload) {
-            Ok(input) => step(input).await,
-            Err(error) => Err(error),
+        let (result, made) = match parse_json(&event.payload) {
+            // Boxed, since the layout of a step's calls within calls is too deep for the compiler.
+            Ok(input) => ledger::gather(Box::pin(step(input))).await,
+            Err(error) => (Err(error), Vec::new()),
         };
         result.map_err(|error| {
-            tracing::error!(error_name = %error.name, message = %error.message, "step failed");
+            let error = StepError { message: ledger::append(&error.message, &made), ..error };
+            tracing::error!(error_name = %error.name, error_message = %error.message, "step failed");
             Diagnostic::from(error)
         })
     }))

@@ -7,8 +7,9 @@ use aws_sdk_eks::error::ProvideErrorMetadata;
 use aws_sdk_eks::primitives::{DateTime, DateTimeFormat};
 use aws_sdk_eks::types::{AccessEntry, AccessScope, AccessScopeType};
 use step::names::{OWNER_TAG, Owner};
-use step::{Change, Resource, Result, StepError};
+use step::{Change, Resource, Result, StepError, ledger};
 
+const KIND: &str = "AWS::EKS::AccessEntry";
 /// EKS's text for a cluster in `CONFIG_MAP` mode; the code, `InvalidRequestException`, has other
 /// causes too.
 const MODE: &str = "authentication mode must be set";
@@ -92,6 +93,8 @@ pub(crate) async fn ensure(
         Some(found) => (found, false),
         None => create(eks, want).await?,
     };
+    let so_far = if created { Change::Created } else { Change::Unchanged };
+    ledger::note(&Resource::new(KIND, want.role, so_far));
     let (associated, at) = match found.admin {
         Some(at) => (false, at),
         None => (true, associate(eks, want).await?),
@@ -103,7 +106,7 @@ pub(crate) async fn ensure(
         (false, false, true) => Change::Unchanged,
         (false, false, false) => Change::Adopted,
     };
-    let mut resource = Resource::new("AWS::EKS::AccessEntry", want.role, change);
+    let mut resource = Resource::new(KIND, want.role, change);
     if let Some(arn) = found.entry.access_entry_arn() {
         resource = resource.arn(arn);
     }

@@ -41,13 +41,18 @@ use serde_json::Value;
 use step::clock::Clock;
 use step::names::{self, IAM_PATH, OWNER_TAG, Owner, USER_POLICY};
 use step::runtime::Stack;
-use step::{Change, ErrorName, Request, Resource, Result, StepError, facts};
+use step::{Change, ErrorName, Request, Resource, Result, StepError, facts, ledger};
 
 use error::code;
 use secret::{CREDENTIAL_TAG, Secret, Stored, URL_TAG, next_version};
 
 /// The service that the credential is for.
 const SERVICE: &str = "codecommit.amazonaws.com";
+const USER: &str = "AWS::IAM::User";
+const POLICY: &str = "AWS::IAM::UserPolicy";
+/// CloudFormation has no type for it; this follows its spelling.
+const CREDENTIAL: &str = "AWS::IAM::ServiceSpecificCredential";
+const SECRET: &str = "AWS::SecretsManager::Secret";
 /// IAM's limit a user and service.
 const MAX_CREDENTIALS: usize = 2;
 /// No run lasts longer than this, so a credential of this age which no secret holds has no run that
@@ -339,11 +344,15 @@ impl Step {
     async fn act(&self, wanted: &Wanted, found: Found, changes: &mut Changes) -> Result<Round> {
         let new = found.user.as_ref().is_none_or(|user| user.new);
         match &found.user {
-            Some(user) => changes.user_arn.clone_from(&user.arn),
+            Some(user) => {
+                changes.user_arn.clone_from(&user.arn);
+                ledger::note(&Resource::new(USER, &wanted.user, Change::Unchanged));
+            }
             None => match self.create_user(wanted).await? {
                 Some(arn) => {
                     changes.user_arn = arn;
                     changes.user = Some(Change::Created);
+                    ledger::note(&Resource::new(USER, &wanted.user, Change::Created));
                 }
                 None => {
                     return Ok(Round::Again(StepError::conflict(format!(
@@ -360,8 +369,13 @@ impl Step {
             let change = if found.policy.is_some() { Change::Updated } else { Change::Created };
             changes.policy.get_or_insert(change);
         }
+        let policy = changes.policy.unwrap_or(Change::Unchanged);
+        ledger::note(&Resource::new(POLICY, wanted.policy_id(), policy));
 
         let mut secret = found.secret;
+        if secret.is_some() {
+            ledger::note(&Resource::new(SECRET, &wanted.secret, Change::Unchanged));
+        }
         if let Some(secret) = &mut secret
             && let Some(error) = self.repair(wanted, secret, changes).await?
         {
@@ -378,6 +392,7 @@ impl Step {
         let (Some(secret), Some(recorded), Some(in_use)) = (&secret, &recorded, in_use) else {
             return self.issue(wanted, new, found.credentials, secret, changes).await;
         };
+        ledger::note(&Resource::new(CREDENTIAL, &in_use.id, Change::Unchanged));
 
         if recorded.url != wanted.url {
             let value = match recorded.value.clone() {
@@ -449,6 +464,7 @@ impl Step {
             match self.secrets.restore_secret().secret_id(&wanted.secret).send().await {
                 Ok(_) => {
                     secret.deleted = false;
+                    ledger::note(&Resource::new(SECRET, &wanted.secret, Change::Updated));
                     changes.secret(Change::Updated, "restored from its scheduled deletion");
                 }
                 Err(e) => {
@@ -572,6 +588,8 @@ impl Step {
             }
         };
         changes.credential = Some(Change::Created);
+        let kept = if secret.is_some() { Change::Updated } else { Change::Created };
+        ledger::note(&Resource::new(SECRET, &wanted.secret, kept));
         match secret {
             Some(_) => changes.secret(Change::Updated, "filled with a new credential"),
             None => changes.secret = Some(Change::Created),
@@ -614,6 +632,7 @@ impl Step {
                 "iam:CreateServiceSpecificCredential on {label}: the reply holds no credential. The step is tried again"
             ))
         })?;
+        ledger::note(&Resource::new(CREDENTIAL, &made.service_specific_credential_id, Change::Created));
         let created_at = made.create_date.fmt(DateTimeFormat::DateTime).unwrap_or_default();
         Ok(Some(Stored {
             username: made.service_user_name,
@@ -631,13 +650,15 @@ impl Step {
             .user_name(&wanted.user)
             .service_specific_credential_id(id);
         match call.send().await {
-            Ok(_) => Ok(()),
-            Err(e) if code(&e) == Some("NoSuchEntity") => Ok(()),
-            Err(e) => Err(error::iam(
+            Err(e) if code(&e) != Some("NoSuchEntity") => Err(error::iam(
                 "iam:DeleteServiceSpecificCredential",
                 &format!("{id} of {}", wanted.user_label()),
                 &e,
             )),
+            _ => {
+                ledger::forget(CREDENTIAL, id);
+                Ok(())
+            }
         }
     }
 
@@ -767,6 +788,10 @@ impl Wanted {
         }
     }
 
+    fn policy_id(&self) -> String {
+        format!("{}/{USER_POLICY}", self.user)
+    }
+
     fn user_label(&self) -> String {
         format!("IAM user {}", self.user)
     }
@@ -791,21 +816,16 @@ fn report(wanted: &Wanted, changes: Changes, secret_arn: String, credential_id: 
         _ => resource.detail(detail.join("; ")),
     };
     let or_unchanged = |change: Option<Change>| change.unwrap_or(Change::Unchanged);
-    let mut user = Resource::new("AWS::IAM::User", &wanted.user, or_unchanged(changes.user));
+    let mut user = Resource::new(USER, &wanted.user, or_unchanged(changes.user));
     if !changes.user_arn.is_empty() {
         user = user.arn(changes.user_arn);
     }
-    let policy = format!("{}/{USER_POLICY}", wanted.user);
-    let credential = Resource::new(
-        "AWS::IAM::ServiceSpecificCredential",
-        &credential_id,
-        or_unchanged(changes.credential),
-    );
-    let secret = Resource::new("AWS::SecretsManager::Secret", &wanted.secret, or_unchanged(changes.secret));
+    let credential = Resource::new(CREDENTIAL, &credential_id, or_unchanged(changes.credential));
+    let secret = Resource::new(SECRET, &wanted.secret, or_unchanged(changes.secret));
     Output {
         resources: vec![
             user,
-            Resource::new("AWS::IAM::UserPolicy", policy, or_unchanged(changes.policy)),
+            Resource::new(POLICY, wanted.policy_id(), or_unchanged(changes.policy)),
             detailed(credential, &changes.credential_detail),
             detailed(secret.arn(&secret_arn), &changes.secret_detail),
         ],

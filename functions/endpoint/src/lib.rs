@@ -20,7 +20,7 @@ use step::clock::Clock;
 use step::facts::{Cluster, Network, Subnet};
 use step::names::{OWNER_TAG, Owner, SECURITY_GROUP};
 use step::runtime::Stack;
-use step::{Change, Request, Resource, Result, StepError};
+use step::{Change, Request, Resource, Result, StepError, ledger};
 
 use found::{Found, is_available, is_ours, judge};
 
@@ -239,6 +239,7 @@ impl Step {
             self.ec2.tag(&ids, &[tag]).await.map_err(|error| explain(error, &id))?;
             want.endpoint(&id, Change::Updated).detail("now shared by this cluster")
         };
+        ledger::note(&resource);
         resources.push(resource);
         match groups.iter().find(|group| want.is_our_group(group)) {
             Some(group) => resources.push(self.update_group(want, group).await?),
@@ -399,9 +400,10 @@ impl Step {
         let created = self.ec2.create_group(vpc, SECURITY_GROUP, &description, &want.tags()).await;
         match created {
             Ok(id) => {
-                self.let_in(want, &id, &[]).await?;
                 let resource =
                     want.group(&id, Change::Created).detail(format!("lets in {}", listed(&want.from)));
+                ledger::note(&resource);
+                self.let_in(want, &id, &[]).await?;
                 Ok((id, resource))
             }
             Err(error) if error.code() == "InvalidGroup.Duplicate" => {
@@ -436,7 +438,11 @@ impl Step {
 
     /// Adds to our group what this cluster needs.
     async fn update_group(&self, want: &Want<'_>, group: &Group) -> Result<Resource> {
+        ledger::note(&want.group(&group.group_id, Change::Unchanged));
         let added = self.let_in(want, &group.group_id, &group.https_from()).await?;
+        if !added.is_empty() {
+            ledger::note(&want.group(&group.group_id, Change::Updated));
+        }
         let tag = want.cluster_tag();
         let tagged = group.tag(&tag.key).is_some();
         if !tagged {

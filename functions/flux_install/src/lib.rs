@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use step::clock::Clock;
 use step::facts::{Cluster, Git};
-use step::{Change, Request, Resource, Result};
+use step::{Change, Request, Resource, Result, ledger};
 use transport::Transport;
 
 const VERSION_LABEL: &str = "app.kubernetes.io/version";
@@ -126,26 +126,40 @@ where
     let wanted = manifests(&release, input)?;
     let wanted =
         if runs_itself { repairs(kubernetes, &found, &wanted, &options.version).await? } else { wanted };
-    let stages = apply::stages(&wanted);
-    let mut applied = apply::ensure_all(kubernetes, &stages.definitions).await?;
-    let pending = apply::pending_definitions(kubernetes, &applied).await?;
-    if !pending.is_empty() {
-        let because = format!("Kubernetes has not established {} yet", pending.join(", "));
-        return Ok(output(
-            &applied,
-            because,
-            waiting(&names, "its definitions come first"),
-            &options.version,
-        ));
+    let mut applied = Vec::new();
+    let outcome = roll_out(kubernetes, &names, options, &wanted, &mut applied).await;
+    let resources = apply::summary(&applied);
+    match outcome {
+        Ok((because, controllers)) => {
+            let flux = FluxReport { version: options.version.clone(), controllers };
+            Ok(Output { ready: because.is_empty(), because, flux, resources })
+        }
+        Err(error) => {
+            resources.iter().for_each(ledger::note);
+            Err(error)
+        }
     }
-    applied.extend(apply::ensure_all(kubernetes, &stages.rest).await?);
-    let controllers = readiness::controllers(kubernetes, &options.namespace, &names).await?;
-    Ok(output(&applied, readiness::because(&controllers), controllers, &options.version))
 }
 
-fn output(applied: &[Applied], because: String, controllers: Vec<Controller>, version: &str) -> Output {
-    let flux = FluxReport { version: version.to_owned(), controllers };
-    Output { ready: because.is_empty(), because, flux, resources: apply::summary(applied) }
+/// Applies in the two stages, and answers with what is still waited for. `applied` holds what was
+/// done, also after an error.
+async fn roll_out(
+    kubernetes: &Kubernetes,
+    names: &[&str],
+    options: &step::request::FluxOptions,
+    wanted: &[Value],
+    applied: &mut Vec<Applied>,
+) -> Result<(String, Vec<Controller>)> {
+    let stages = apply::stages(wanted);
+    apply::ensure_all(kubernetes, &stages.definitions, applied).await?;
+    let pending = apply::pending_definitions(kubernetes, applied).await?;
+    if !pending.is_empty() {
+        let because = format!("Kubernetes has not established {} yet", pending.join(", "));
+        return Ok((because, waiting(names, "its definitions come first")));
+    }
+    apply::ensure_all(kubernetes, &stages.rest, applied).await?;
+    let controllers = readiness::controllers(kubernetes, &options.namespace, names).await?;
+    Ok((readiness::because(&controllers), controllers))
 }
 
 fn waiting(names: &[&str], message: &str) -> Vec<Controller> {
@@ -309,6 +323,22 @@ mod tests {
         assert_eq!(second.flux.version, "v2.9.4");
         assert_eq!(second.flux.controllers.len(), 4);
         assert!(serde_json::to_string(&second).expect("text").len() < 10_000);
+    }
+
+    #[tokio::test]
+    async fn an_install_that_is_refused_half_way_says_what_is_there() {
+        let api = Api::new();
+        let role = "PATCH /apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cluster-reconciler-fluxcd";
+        api.refuse(role, 422, "Invalid", "no such role");
+        let (outcome, made) = ledger::gather(run(&api)).await;
+        assert!(outcome.expect_err("refused").message.contains("no such role"));
+        assert!(made.contains(&Resource::new("Namespace", "fluxcd", Change::Created)), "{made:?}");
+        let kinds: Vec<&str> = made.iter().map(|resource| resource.kind.as_str()).collect();
+        assert!(
+            kinds.contains(&"CustomResourceDefinition") && kinds.contains(&"ServiceAccount"),
+            "{kinds:?}"
+        );
+        assert!(!kinds.contains(&"Deployment"), "{kinds:?}");
     }
 
     #[tokio::test]

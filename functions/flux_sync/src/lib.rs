@@ -16,7 +16,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use step::clock::Clock;
 use step::facts::{Cluster, Credentials, Git, Repository};
-use step::{Change, Request, Resource, Result, StepError};
+use step::{Change, Request, Resource, Result, StepError, ledger};
 use transport::Transport;
 
 /// The names under which kustomize looks for its file; a folder has at most one of them.
@@ -113,9 +113,18 @@ impl Step {
         let objects = sync::objects(&theirs.build(&rendered)?, namespace)?;
 
         let committed = commit(&repo, branch, &folder, &rendered, &theirs, release.version()).await?;
+        let mut resources = Vec::new();
+        let mut done = |resource: Resource| {
+            ledger::note(&resource);
+            resources.push(resource);
+        };
+        done(commit_resource(&committed));
         let secret = sync::ensure_secret(kubernetes, namespace, &options.secret_name, &credentials).await?;
-        let git_repository = apply::ensure(kubernetes, &objects.git_repository).await?;
-        let kustomization = apply::ensure(kubernetes, &objects.kustomization).await?;
+        done(Resource::new("Secret", format!("{namespace}/{}", options.secret_name), secret.change));
+        for object in [&objects.git_repository, &objects.kustomization] {
+            let applied = apply::ensure(kubernetes, object).await?;
+            done(Resource::new(&applied.object.kind, applied.object.path(), applied.change));
+        }
 
         let revision = sync::revision(branch, &committed.commit_id);
         // One request for each commit and each version of the credentials: a poll repeats none, and
@@ -123,15 +132,6 @@ impl Step {
         let token = format!("{}.{}", committed.commit_id, secret.resource_version);
         let synced = sync::follow(kubernetes, namespace, &revision, &token).await?;
 
-        let mut resources = vec![commit_resource(&committed)];
-        resources.push(Resource::new(
-            "Secret",
-            format!("{namespace}/{}", options.secret_name),
-            secret.change,
-        ));
-        for applied in [git_repository, kustomization] {
-            resources.push(Resource::new(&applied.object.kind, applied.object.path(), applied.change));
-        }
         Ok(Output {
             ready: synced.because.is_empty(),
             because: synced.because,
@@ -497,6 +497,16 @@ mod tests {
         api.forget_calls();
         run(&api, settled()).await.expect("synchronised");
         assert_eq!(api.writes(), []);
+    }
+
+    #[tokio::test]
+    async fn a_run_that_is_refused_half_way_says_what_is_there() {
+        let api = Api::new();
+        api.refuse(&format!("PATCH {KS}"), 422, "Invalid", "spec.interval: Required value");
+        let (outcome, made) = ledger::gather(run(&api, settled())).await;
+        assert!(outcome.expect_err("refused").message.contains("spec.interval"));
+        let kinds: Vec<&str> = made.iter().map(|resource| resource.kind.as_str()).collect();
+        assert_eq!(kinds, ["Commit", "Secret", "GitRepository"]);
     }
 
     #[tokio::test]

@@ -32,11 +32,14 @@ use step::clock::Clock;
 use step::facts::{Cluster, Key};
 use step::names::{self, OWNER_TAG, Owner};
 use step::runtime::Stack;
-use step::{Change, ErrorName, Request, Resource, Result, StepError};
+use step::{Change, ErrorName, Request, Resource, Result, StepError, ledger};
 use transport::Transport;
 
 /// Tag key on a key that has no alias yet. Its value is `true`.
 pub const UNFINISHED_TAG: &str = "eks-flux-bootstrap:unfinished";
+
+const KEY: &str = "AWS::KMS::Key";
+const ALIAS: &str = "AWS::KMS::Alias";
 
 /// KMS's text for a policy that would lock everybody out: the caller itself lacks
 /// `kms:PutKeyPolicy` (KMS developer guide, "The key policy lockout safety check").
@@ -129,14 +132,21 @@ impl Step {
                 None => (self.create(&alias, &target).await?, Origin::Made),
             },
         };
+        if !matches!(origin, Origin::Made) {
+            ledger::note(&Resource::new(KEY, &key.id, Change::Unchanged));
+        }
         let mut resources = Vec::new();
         let mut alias_change = Change::Unchanged;
         if !matches!(origin, Origin::Behind) {
             match self.attach(&alias, &key).await? {
-                None => alias_change = Change::Created,
+                None => {
+                    alias_change = Change::Created;
+                    ledger::note(&Resource::new(ALIAS, &alias, alias_change));
+                }
                 Some(winner) => {
                     if matches!(origin, Origin::Made) {
                         resources.extend(self.schedule_orphan(&key.arn).await?);
+                        ledger::forget(KEY, &key.id);
                     }
                     (key, origin) = (winner, Origin::Behind);
                 }
@@ -144,7 +154,7 @@ impl Step {
         }
 
         let ours = key.owner.as_deref() == Some(target.as_str());
-        let resource = Resource::new("AWS::KMS::Key", &key.id, Change::Unchanged).arn(&key.arn);
+        let resource = Resource::new(KEY, &key.id, Change::Unchanged).arn(&key.arn);
         let resource = if ours {
             let done = self.converge(&key, &alias).await?;
             match origin {
@@ -164,10 +174,8 @@ impl Step {
             Resource { change: Change::Adopted, ..resource }.detail(format!("{whose} and is left as it is"))
         };
         resources.insert(0, resource);
-        resources.insert(
-            1,
-            Resource::new("AWS::KMS::Alias", &alias, alias_change).arn(alias_arn(&input.cluster, &alias)),
-        );
+        resources
+            .insert(1, Resource::new(ALIAS, &alias, alias_change).arn(alias_arn(&input.cluster, &alias)));
 
         for leftover in leftovers.iter().filter(|leftover| leftover.unfinished && leftover.arn != key.arn) {
             resources.extend(self.clean_up(&leftover.arn, &target).await?);
@@ -253,6 +261,7 @@ impl Step {
             .ok_or_else(|| StepError::internal(format!("kms:CreateKey for {alias}: the reply has no key")))?;
         tracing::info!(key = metadata.arn(), alias, "key created");
         let found = Found::new(&metadata, alias)?;
+        ledger::note(&Resource::new(KEY, &found.id, Change::Created));
         Ok(Found { owner: Some(target.to_owned()), unfinished: true, ..found })
     }
 
@@ -386,7 +395,7 @@ impl Step {
         let when = output.deletion_date.as_ref().map(date).unwrap_or_else(|| "in seven days".to_owned());
         tracing::warn!(key = arn, when, "orphan scheduled for deletion");
         Ok(Some(
-            Resource::new("AWS::KMS::Key", id_of(arn), Change::Updated)
+            Resource::new(KEY, id_of(arn), Change::Updated)
                 .arn(arn)
                 .detail(format!("a run made it and did not get the alias; it is deleted {when}")),
         ))

@@ -17,11 +17,11 @@ mod readme;
 
 use aws_config::SdkConfig;
 use aws_sdk_codecommit::types::RepositoryMetadata;
-use codecommit::{Client, Commit, File, Head, Overwrite, code, error};
+use codecommit::{BRANCH, Client, Commit, File, Head, Overwrite, code, error};
 use serde::{Deserialize, Serialize};
 use step::names::{self, OWNER_TAG, Owner};
 use step::runtime::Stack;
-use step::{Change, Request, Resource, Result, StepError, facts};
+use step::{Change, Request, Resource, Result, StepError, facts, ledger};
 
 /// What the function takes.
 #[derive(Debug, Clone, Deserialize)]
@@ -89,6 +89,7 @@ impl Step {
             Some(found) => self.converge(&input, found, &owner).await?,
             None => self.create(&input, &name, &owner).await?,
         };
+        ledger::note(&repository);
         let (commit_id, branch) = self.seed(&input, &name, repository.change).await?;
 
         let facts = facts::Repository {
@@ -274,9 +275,6 @@ impl Step {
         Ok((done.commit_id, resource))
     }
 }
-
-/// CloudFormation has no type for a branch; this follows its spelling.
-const BRANCH: &str = "AWS::CodeCommit::Branch";
 
 fn resource(metadata: &RepositoryMetadata, input: &Input, name: &str, change: Change) -> Resource {
     let arn = metadata.arn.clone().unwrap_or_else(|| repository_arn(&input.cluster, name));
