@@ -15,6 +15,7 @@ fn console_inputs_and_the_event_are_requests() {
     let smallest = Request::parse(&event("smallest")).expect("smallest");
     let requested = Request::parse(&event("bootstrap-requested")["detail"]).expect("event");
     assert_eq!(smallest, requested);
+    assert_eq!(smallest.flux.version, sandbox::demo::DEFAULT_VERSION);
     let mut full = Request::parse(&event("full")).expect("full");
     assert_eq!(full.network.subnet_ids.len(), 2);
     // The full one spells the defaults out, so that a reader sees them.

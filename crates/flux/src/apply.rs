@@ -15,6 +15,10 @@ use step::{Change, Resource, Result};
 
 /// How many objects of one kind are applied at the same time.
 const AT_ONCE: usize = 6;
+/// How often an object is compared with its dry run before it is written. A controller may write
+/// between the two, as Flux does to its own objects right after they are made; then the difference is
+/// the controller's, and gone at the next look.
+const LOOKS_AT_ONE: usize = 2;
 /// How often, and how far apart, definitions are looked at before the state machine is sent round.
 const LOOKS: usize = 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
@@ -78,13 +82,15 @@ pub fn stages(manifests: &[Value]) -> Stages {
 /// Those of [`Kubernetes`].
 pub async fn ensure(kubernetes: &Kubernetes, manifest: &Value) -> Result<Applied> {
     let object = ObjectRef::of(manifest)?;
-    let Some(existing) = kubernetes.get(&object).await? else {
-        let stored = kubernetes.apply(manifest, Apply::Real).await?;
-        return Ok(Applied { object, change: Change::Created, stored });
-    };
-    let would_be = kubernetes.apply(manifest, Apply::DryRun).await?;
-    if !differs(&existing, &would_be) {
-        return Ok(Applied { object, change: Change::Unchanged, stored: existing });
+    for _ in 0..LOOKS_AT_ONE {
+        let Some(existing) = kubernetes.get(&object).await? else {
+            let stored = kubernetes.apply(manifest, Apply::Real).await?;
+            return Ok(Applied { object, change: Change::Created, stored });
+        };
+        let would_be = kubernetes.apply(manifest, Apply::DryRun).await?;
+        if !differs(&existing, &would_be) {
+            return Ok(Applied { object, change: Change::Unchanged, stored: existing });
+        }
     }
     let stored = kubernetes.apply(manifest, Apply::Real).await?;
     Ok(Applied { object, change: Change::Updated, stored })
@@ -339,6 +345,24 @@ mod tests {
         let kubernetes = fixture::kubernetes_at(&api, Clock::Fixed(std::time::UNIX_EPOCH));
         let applied = all(&kubernetes, &stages(&manifests()).definitions).await.expect("applied");
         assert_eq!(pending_definitions(&kubernetes, &applied).await, Ok(vec!["c".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn what_a_controller_writes_meanwhile_is_no_difference() {
+        let api = Api::new();
+        let kubernetes = fixture::kubernetes(&api);
+        let manifest = object("apps/v1", "Deployment", "d");
+        ensure(&kubernetes, &manifest).await.expect("applied");
+        let path = "/apis/apps/v1/namespaces/fluxcd/deployments/d";
+        let before = api.get(path).expect("is there");
+        api.merge(path, &json!({"metadata": {"labels": {"a": "b"}}}));
+        api.forget_calls();
+        // The first look comes before the controller's write, the dry run after it.
+        api.answer(&format!("GET {path}"), 200, &before);
+        let applied = ensure(&kubernetes, &manifest).await.expect("looked");
+        assert_eq!(applied.change, Change::Unchanged);
+        assert_eq!(applied.stored["metadata"]["labels"]["a"], "b");
+        assert_eq!(api.writes(), []);
     }
 
     #[test]

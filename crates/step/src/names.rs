@@ -37,9 +37,10 @@ impl Owner {
         }
     }
 
-    /// The value of [`OWNER_TAG`] on what belongs to one target: `stack/cluster/namespace`.
+    /// The value of [`OWNER_TAG`] on what belongs to one target: `stack/cluster/namespace`, with a
+    /// hash at its end where the three are longer together than a tag's value may be (256).
     pub fn target(&self) -> String {
-        format!("{}/{}/{}", self.stack, self.cluster, self.namespace)
+        shortened(&format!("{}/{}/{}", self.stack, self.cluster, self.namespace), 256)
     }
 
     /// The value of [`OWNER_TAG`] on what the clusters of a VPC share: the stack.
@@ -130,5 +131,15 @@ mod tests {
         let two = user(&request(&format!("{}y", "c".repeat(90))));
         assert_eq!(one.len(), 64);
         assert_ne!(one, two);
+
+        // The longest stack, cluster and namespace that there can be.
+        let mut long = request(&"c".repeat(100));
+        long.flux.namespace = "n".repeat(63);
+        let stack = "s".repeat(128);
+        let target = Owner::new(&stack, &long).target();
+        assert_eq!(target.len(), 256);
+        // The roles' conditions begin so.
+        assert!(target.starts_with(&format!("{stack}/")));
+        assert!(Owner::new(&stack, &long).cluster_tag().len() <= 128);
     }
 }

@@ -34,7 +34,7 @@ pub struct Input {
     pub cluster: Cluster,
     /// From `cluster`.
     pub git: Git,
-    /// Only looks whether Flux may be installed at all, and writes nothing.
+    /// Only looks whether Flux may be installed at all and its release can be had, and writes nothing.
     #[serde(default)]
     pub look_only: bool,
 }
@@ -101,6 +101,8 @@ where
     let names = options.all_components();
     let found = detect::look(kubernetes, options, &input.git.url).await?;
     if input.look_only {
+        // A release that cannot be had would otherwise stop the run after the first writes.
+        load().await?;
         let flux = FluxReport { version: options.version.clone(), controllers: Vec::new() };
         return Ok(Output { ready: true, because: String::new(), flux, resources: Vec::new() });
     }
