@@ -379,6 +379,73 @@ async fn a_failed_branch_and_a_wait_without_end_are_reported_and_healed() -> any
     Ok(())
 }
 
+/// A release of another version: Flux's manifests name theirs only in the images' tags.
+fn as_version(
+    release: &sandbox::world::Release,
+    version: &str,
+    folder: &Path,
+) -> anyhow::Result<sandbox::world::Release> {
+    let copy = folder.join(version);
+    std::fs::create_dir_all(&copy)?;
+    for file in std::fs::read_dir(&release.folder)? {
+        let file = file?;
+        std::fs::copy(file.path(), copy.join(file.file_name()))?;
+    }
+    Ok(sandbox::world::Release { version: version.to_owned(), folder: copy })
+}
+
+fn versions(world: &World) -> Vec<String> {
+    let deployments = world.kubernetes().list("apps/v1", "Deployment", Some("fluxcd"));
+    let version = |object: &Value| {
+        object["metadata"]["labels"]["app.kubernetes.io/version"].as_str().map(str::to_owned)
+    };
+    deployments.iter().filter_map(version).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_goes_through_the_repository_and_a_step_back_is_refused() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let options = Options::quick();
+    let newer = demo::release(&options.root)?;
+    let older = as_version(&newer, "v2.9.3", folder.path())?;
+    let world = World::start(options).await?;
+    let request = |version: &str| json!({"cluster": "demo", "flux": {"version": version}});
+
+    let deployment = world.deploy(Some(&older), &[]).await?;
+    let report = deployment.executions().run(&request("v2.9.3"), LIMIT).await?;
+    assert_eq!(succeeded(&report)["flux"]["version"], "v2.9.3");
+
+    let deployment = world.deploy(Some(&newer), &[]).await?;
+    let mark = world.kubernetes().requests().len();
+    let report = deployment.executions().run(&request("v2.9.4"), LIMIT).await?;
+    assert_eq!(change_of(succeeded(&report), "GitRepository", "fluxcd/fluxcd"), "unchanged");
+    assert_eq!(succeeded(&report)["flux"]["version"], "v2.9.4");
+    assert_eq!(versions(&world), ["v2.9.4"; 4]);
+    // It is Flux that brought the new controllers, from the commit.
+    let applied = world.kubernetes().requests()[mark..]
+        .iter()
+        .filter(|request| request.is_write() && request.path.contains("/deployments/"))
+        .count();
+    assert_eq!(applied, 0);
+
+    let deployment = world.deploy(Some(&older), &[]).await?;
+    let (mark, kubernetes_mark) = (world.edge().mark(), world.kubernetes().requests().len());
+    let report = failed(&deployment.executions().run(&request("v2.9.3"), LIMIT).await?);
+    assert_eq!(report["error"], "Conflict", "{report}");
+    assert!(
+        report["message"].as_str().is_some_and(|m| m.contains("v2.9.4") && m.contains("v2.9.3")),
+        "{report}"
+    );
+    assert_eq!(writes(&world, mark, kubernetes_mark), Vec::<String>::new());
+
+    let asked = json!({"cluster": "demo", "flux": {"version": "v2.9.3", "allowDowngrade": true}});
+    let report = deployment.executions().run(&asked, LIMIT).await?;
+    assert_eq!(succeeded(&report)["flux"]["version"], "v2.9.3");
+    assert_eq!(versions(&world), ["v2.9.3"; 4]);
+    world.stop().await;
+    Ok(())
+}
+
 /// A rule that refuses an action for want of a permission.
 fn denied(service: &str, action: &str) -> Rule {
     Rule::on(service, action).error(400, "AccessDeniedException", "no")

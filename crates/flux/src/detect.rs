@@ -5,12 +5,18 @@ use serde_json::Value;
 use step::request::FluxOptions;
 use step::{Result, StepError};
 
+use crate::version;
+
 /// The API version of GitRepository.
 pub const SOURCE: &str = "source.toolkit.fluxcd.io/v1";
 /// The API version of Kustomization.
 pub const KUSTOMIZE: &str = "kustomize.toolkit.fluxcd.io/v1";
-/// The label on everything that a Flux release carries.
+/// The key of the label on everything that a Flux release carries; its value is `flux`.
+pub const PART_OF: &str = "app.kubernetes.io/part-of";
+/// That label as a selector.
 pub const PART_OF_FLUX: &str = "app.kubernetes.io/part-of=flux";
+/// The key of the label that names the release.
+pub const VERSION: &str = "app.kubernetes.io/version";
 
 const DEFINITION: &str = "gitrepositories.source.toolkit.fluxcd.io";
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -47,7 +53,8 @@ impl Found {
 /// Looks for Flux. Reads only.
 ///
 /// # Errors
-/// `Conflict`, where another manager, namespace, repository or path runs Flux on this cluster;
+/// `Conflict`, where another manager, namespace, repository or path runs Flux on this cluster, or a
+/// newer Flux does;
 /// `Unsupported`, where the Flux there is too old to be upgraded; else those of [`Kubernetes`].
 pub async fn look(kubernetes: &Kubernetes, options: &FluxOptions, url: &str) -> Result<Found> {
     let namespace = options.namespace.as_str();
@@ -66,6 +73,7 @@ pub async fn look(kubernetes: &Kubernetes, options: &FluxOptions, url: &str) -> 
         check_definition(kubernetes, definition, &wanted).await?;
     }
     check_namespaces(&deployments, &wanted)?;
+    check_version(definition.as_ref(), &deployments, &wanted)?;
     check_sync(kustomization.as_ref(), git_repository.as_ref(), &wanted)?;
     let deployments = deployments
         .into_iter()
@@ -144,6 +152,17 @@ fn check_namespaces(deployments: &[Value], wanted: &Wanted<'_>) -> Result<()> {
         )),
         None => Ok(()),
     }
+}
+
+/// The definitions say which Flux the stored objects are of; they outlive its Deployments.
+fn check_version(definition: Option<&Value>, deployments: &[Value], wanted: &Wanted<'_>) -> Result<()> {
+    let place = format!("cluster {}", wanted.cluster);
+    for object in definition.into_iter().chain(deployments) {
+        if let Some(found) = object["metadata"]["labels"][VERSION].as_str() {
+            version::check(found, &place, wanted.options)?;
+        }
+    }
+    Ok(())
 }
 
 fn check_sync(

@@ -2,12 +2,14 @@
 
 pub mod apply;
 pub mod detect;
+pub mod folder;
 pub mod kustomize;
 mod object;
 pub mod readiness;
 pub mod release;
 pub mod render;
 pub mod sync;
+pub mod version;
 mod yaml;
 
 #[cfg(test)]

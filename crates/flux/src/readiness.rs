@@ -9,7 +9,7 @@ use serde_json::Value;
 use step::Result;
 
 use crate::apply::condition;
-use crate::detect::PART_OF_FLUX;
+use crate::detect::{PART_OF, PART_OF_FLUX, VERSION};
 
 /// One controller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,13 +70,48 @@ pub async fn controllers(
     namespace: &str,
     names: &[&str],
 ) -> Result<Vec<Controller>> {
+    let wanted: Vec<(&str, Option<&str>)> = names.iter().map(|name| (*name, None)).collect();
+    look(kubernetes, namespace, &wanted).await
+}
+
+/// Looks at Flux's controllers among the objects of a build, which must run in the build's version:
+/// after a commit Flux brings itself there, and is Ready before its new pods run.
+///
+/// # Errors
+/// Those of [`Kubernetes`].
+pub async fn of_build(kubernetes: &Kubernetes, namespace: &str, built: &[Value]) -> Result<Vec<Controller>> {
+    let wanted: Vec<(&str, Option<&str>)> = built
+        .iter()
+        .filter(|object| {
+            let metadata = &object["metadata"];
+            object["kind"] == "Deployment"
+                && metadata["namespace"] == namespace
+                && metadata["labels"][PART_OF] == "flux"
+        })
+        .filter_map(|object| {
+            let metadata = &object["metadata"];
+            Some((metadata["name"].as_str()?, metadata["labels"][VERSION].as_str()))
+        })
+        .collect();
+    look(kubernetes, namespace, &wanted).await
+}
+
+/// Looks at controllers by name and, where given, version.
+async fn look(
+    kubernetes: &Kubernetes,
+    namespace: &str,
+    wanted: &[(&str, Option<&str>)],
+) -> Result<Vec<Controller>> {
     let query = [("labelSelector", PART_OF_FLUX)];
     let deployments = kubernetes.list("apps/v1", "Deployment", Some(namespace), &query).await?;
-    let mut controllers: Vec<Controller> = names
+    let mut controllers: Vec<Controller> = wanted
         .iter()
-        .map(|name| {
+        .map(|(name, version)| {
             let deployment = deployments.iter().find(|deployment| deployment["metadata"]["name"] == *name);
-            let message = deployment.map_or_else(|| Some("its Deployment does not exist".to_owned()), delay);
+            let message = match deployment {
+                None => Some("its Deployment does not exist".to_owned()),
+                Some(deployment) => behind(deployment, *version).or_else(|| delay(deployment)),
+            };
             Controller {
                 name: (*name).to_owned(),
                 ready: message.is_none(),
@@ -96,6 +131,14 @@ pub async fn controllers(
         controller.message = cut(&controller.message, 500);
     }
     Ok(controllers)
+}
+
+/// That a Deployment is of another version than the wanted one.
+fn behind(deployment: &Value, version: Option<&str>) -> Option<String> {
+    let found = deployment["metadata"]["labels"][VERSION].as_str();
+    (version.is_some() && found != version).then(|| {
+        format!("it is {} and not {} yet", found.unwrap_or("of no version"), version.unwrap_or_default())
+    })
 }
 
 /// Says in one sentence which controllers are missing; empty when all run.

@@ -99,20 +99,25 @@ pub struct SyncObjects {
     pub kustomization: Value,
 }
 
+/// Whether an object is one of the two, which are named as the namespace.
+pub fn is_sync(object: &Value, namespace: &str) -> bool {
+    let metadata = &object["metadata"];
+    [(SOURCE, "GitRepository"), (KUSTOMIZE, "Kustomization")]
+        .iter()
+        .any(|(api_version, kind)| object["apiVersion"] == *api_version && object["kind"] == *kind)
+        && metadata["name"] == namespace
+        && metadata["namespace"] == namespace
+}
+
 /// Picks the two out of the folder's objects, where both are named as the namespace.
 ///
 /// # Errors
 /// `Conflict`, where the folder's `kustomization.yaml` leaves them out.
 pub fn objects(built: &[Value], namespace: &str) -> Result<SyncObjects> {
-    let find = |api_version: &str, kind: &str| {
+    let find = |kind: &str| {
         built
             .iter()
-            .find(|object| {
-                object["apiVersion"] == api_version
-                    && object["kind"] == kind
-                    && object["metadata"]["name"] == namespace
-                    && object["metadata"]["namespace"] == namespace
-            })
+            .find(|object| object["kind"] == kind && is_sync(object, namespace))
             .cloned()
             .ok_or_else(|| {
                 StepError::conflict(format!(
@@ -121,10 +126,7 @@ pub fn objects(built: &[Value], namespace: &str) -> Result<SyncObjects> {
                 ))
             })
     };
-    Ok(SyncObjects {
-        git_repository: find(SOURCE, "GitRepository")?,
-        kustomization: find(KUSTOMIZE, "Kustomization")?,
-    })
+    Ok(SyncObjects { git_repository: find("GitRepository")?, kustomization: find("Kustomization")? })
 }
 
 /// Git credentials for the in-cluster Secret.

@@ -126,6 +126,8 @@ pub struct FluxOptions {
     /// Version of the release, `v2.9.4`.
     #[schemars(regex(pattern = r"^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$"))]
     pub version: String,
+    /// Whether a version older than the one that runs may be installed.
+    pub allow_downgrade: bool,
     /// Where the release comes from when the functions do not carry it: `s3://bucket/prefix`, the
     /// address of a `manifests.tar.gz`, or nothing for Flux's own release address.
     pub release: Option<String>,
@@ -220,6 +222,7 @@ impl Default for FluxOptions {
     fn default() -> Self {
         FluxOptions {
             version: "v2.9.4".to_owned(),
+            allow_downgrade: false,
             release: None,
             sha256: None,
             namespace: "fluxcd".to_owned(),

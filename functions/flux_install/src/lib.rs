@@ -5,24 +5,23 @@
 //! since a Flux without its controllers cannot repair itself. Everything else is applied as
 //! `flux bootstrap` does, in two stages. The step is polled by calling it again.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aws_config::SdkConfig;
+use codecommit::Repo;
 use eks::Kubernetes;
 use flux::apply::{self, Applied};
 use flux::detect::{self, Found};
+use flux::folder::Folder;
 use flux::readiness::{self, Controller};
 use flux::release::{Release, Releases};
-use flux::{kustomize, render};
+use flux::{render, sync, version};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use step::clock::Clock;
 use step::facts::{Cluster, Git};
-use step::{Change, Request, Resource, Result, ledger};
+use step::{Change, Request, Resource, Result, ledger, names};
 use transport::Transport;
-
-const VERSION_LABEL: &str = "app.kubernetes.io/version";
 
 /// What the state machine hands over.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -68,12 +67,17 @@ pub struct FluxReport {
 pub struct Step {
     config: SdkConfig,
     releases: Releases,
+    codecommit: codecommit::Client,
 }
 
 impl Step {
     /// Made once, in `main`.
     pub fn new(config: &SdkConfig) -> Self {
-        Step { config: config.clone(), releases: Releases::new(Transport::new(config)) }
+        Step {
+            config: config.clone(),
+            releases: Releases::new(Transport::new(config)),
+            codecommit: codecommit::Client::new(config),
+        }
     }
 
     /// Looks, acts where needed, reports.
@@ -84,15 +88,23 @@ impl Step {
     pub async fn apply(&self, input: Input) -> Result<Output> {
         input.request.check()?;
         let kubernetes = eks::connect(&self.config, &input.cluster, Clock::System).await?;
-        install(&kubernetes, || self.releases.get(&input.request.flux), &input).await
+        let name = names::repository(&input.request);
+        let repo = self.codecommit.repo(&name);
+        install(&kubernetes, || self.releases.get(&input.request.flux), &repo, &input).await
     }
 }
 
-/// The step over a client of the caller's. The release is loaded only where it is needed.
+/// The step over clients of the caller's. The release is loaded, and the repository read, only where
+/// that is needed.
 ///
 /// # Errors
 /// As [`Step::apply`].
-pub async fn install<F, Fut>(kubernetes: &Kubernetes, load: F, input: &Input) -> Result<Output>
+pub async fn install<F, Fut>(
+    kubernetes: &Kubernetes,
+    load: F,
+    repo: &Repo<'_>,
+    input: &Input,
+) -> Result<Output>
 where
     F: FnOnce() -> Fut,
     Fut: Future<Output = Result<Arc<Release>>>,
@@ -119,13 +131,13 @@ where
                 Resource::new("Deployment", id, Change::Unchanged).detail("run by Flux itself")
             })
             .collect();
-        let version = version(&found).unwrap_or(&options.version).to_owned();
+        let version = running(&found).unwrap_or(&options.version).to_owned();
         let flux = FluxReport { version, controllers };
         return Ok(Output { ready: true, because: String::new(), flux, resources });
     }
 
     let release = load().await?;
-    let wanted = manifests(&release, input)?;
+    let wanted = manifests(&release, repo, input).await?;
     let wanted =
         if runs_itself { repairs(kubernetes, &found, &wanted, &options.version).await? } else { wanted };
     let mut applied = Vec::new();
@@ -171,28 +183,36 @@ fn waiting(names: &[&str], message: &str) -> Vec<Controller> {
         .collect()
 }
 
-/// What `kustomize build` of the folder gives, without the sync objects, whose Secret is made later.
-fn manifests(release: &Release, input: &Input) -> Result<Vec<Value>> {
-    let request = &input.request;
-    let rendered = render::render(release, &request.flux, &input.git.url, &request.repository.branch)?;
-    let files: BTreeMap<String, String> =
-        rendered.files().into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
-    let built = kustomize::build(&rendered.kustomization, &files)?;
-    let is_sync = |object: &Value| {
-        let api_version = object["apiVersion"].as_str().unwrap_or_default();
-        api_version == detect::SOURCE || api_version == detect::KUSTOMIZE
-    };
-    Ok(built.objects.into_iter().filter(|object| !is_sync(object)).collect())
+/// What `kustomize build` of the folder gives, with the repository's own kustomization.yaml where it
+/// has one, and without the two sync objects, whose Secret is made later.
+async fn manifests(release: &Release, repo: &Repo<'_>, input: &Input) -> Result<Vec<Value>> {
+    let (options, branch) = (&input.request.flux, &input.request.repository.branch);
+    let rendered = render::render(release, options, &input.git.url, branch)?;
+    let folder = Folder::read(repo, branch, options, &rendered).await?;
+    folder.check_version(options)?;
+    let built = folder.build(&rendered)?;
+    if !built.left.is_empty() {
+        tracing::info!(left = ?built.left, "left to kustomize-controller");
+    }
+    Ok(built.objects.into_iter().filter(|object| !sync::is_sync(object, &options.namespace)).collect())
 }
 
 /// What a Flux that runs itself needs from outside: objects that do not exist, and Deployments of
-/// this very version that are not available. One of another version is being upgraded by Flux.
+/// this very version that are not available. Where a controller of an older version is not available,
+/// Flux may be unable to upgrade itself, so all of it is applied.
 async fn repairs(
     kubernetes: &Kubernetes,
     found: &Found,
     wanted: &[Value],
     version: &str,
 ) -> Result<Vec<Value>> {
+    let is_stuck = |deployment: &Value| {
+        let running = deployment["metadata"]["labels"][detect::VERSION].as_str();
+        readiness::delay(deployment).is_some() && running.is_some_and(|v| version::is_older(v, version))
+    };
+    if found.deployments.iter().any(is_stuck) {
+        return Ok(wanted.to_vec());
+    }
     let mut repairs = apply::missing(kubernetes, wanted).await?;
     repairs.extend(
         wanted
@@ -202,7 +222,7 @@ async fn repairs(
                 object["kind"] == "Deployment"
                     && found.deployment(name).is_some_and(|deployment| {
                         readiness::delay(deployment).is_some()
-                            && deployment["metadata"]["labels"][VERSION_LABEL] == version
+                            && deployment["metadata"]["labels"][detect::VERSION] == version
                     })
             })
             .cloned(),
@@ -214,13 +234,15 @@ fn is_rolled_out(found: &Found, name: &str) -> bool {
     found.deployment(name).is_some_and(|deployment| readiness::delay(deployment).is_none())
 }
 
-fn version(found: &Found) -> Option<&str> {
-    found.deployment("source-controller")?["metadata"]["labels"][VERSION_LABEL].as_str()
+fn running(found: &Found) -> Option<&str> {
+    found.deployment("source-controller")?["metadata"]["labels"][detect::VERSION].as_str()
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
     use kube_replies::Cluster as Api;
+    use replies::{Exchange, Replies, on};
     use serde_json::json;
     use step::ErrorName;
 
@@ -244,13 +266,25 @@ mod tests {
         step::request::parse_json(&input).expect("valid")
     }
 
+    /// A run that finds no repository yet.
     async fn run_at(api: &Api, version: &str) -> Result<Output> {
         let mut input = input();
         input.request.flux.version = version.to_owned();
-        let kubernetes = Kubernetes::new(api.client(), &input.cluster, Clock::Fixed(std::time::UNIX_EPOCH));
+        run_as(api, &input, vec![no_repository()]).await
+    }
+
+    fn no_repository() -> Exchange {
+        on("GetBranch").error(400, "RepositoryDoesNotExistException", "no such repository")
+    }
+
+    /// A run of this input; `exchanges` is what CodeCommit is asked where something is to be applied.
+    async fn run_as(api: &Api, input: &Input, exchanges: Vec<Exchange>) -> Result<Output> {
+        let version = &input.request.flux.version;
         let dir = std::env::var("FLUX_RELEASE_DIR").unwrap_or_else(|_| MINIATURE.to_owned());
         let load = || async { Release::from_dir(version, dir.as_ref()).map(Arc::new) };
-        install(&kubernetes, load, &input).await
+        let kubernetes = Kubernetes::new(api.client(), &input.cluster, Clock::Fixed(std::time::UNIX_EPOCH));
+        let codecommit = codecommit::Client::new(&Replies::new(exchanges).config());
+        install(&kubernetes, load, &codecommit.repo("demo-fluxcd"), input).await
     }
 
     async fn run(api: &Api) -> Result<Output> {
@@ -426,9 +460,75 @@ mod tests {
         runs_itself(&api);
         set_available(&api, "source-controller", 0);
         api.forget_calls();
-        let output = run_at(&api, "v2.9.4").await.expect("looked");
+        let error = run_at(&api, "v2.9.4").await.expect_err("a step back");
+        assert_eq!(error.name, ErrorName::Conflict);
+        assert!(error.message.contains("v2.9.5") && error.message.contains("v2.9.4"), "{}", error.message);
+        let mut input = input();
+        input.request.flux.allow_downgrade = true;
+        let output = run_as(&api, &input, vec![no_repository()]).await.expect("looked");
         assert_eq!(api.writes(), []);
         assert!(!output.ready);
+    }
+
+    #[tokio::test]
+    async fn a_flux_that_cannot_upgrade_itself_is_upgraded() {
+        let api = Api::new();
+        run_at(&api, "v2.9.3").await.expect("installed");
+        roll_out(&api);
+        runs_itself(&api);
+        // While it runs, the commit is enough.
+        api.forget_calls();
+        let output = run(&api).await.expect("looked");
+        assert_eq!((output.ready, output.flux.version.as_str()), (true, "v2.9.3"));
+        assert_eq!(api.writes(), []);
+        // Without its source-controller it would never see the commit.
+        set_available(&api, "source-controller", 0);
+        let output = run(&api).await.expect("upgraded");
+        assert!(!output.ready);
+        for name in names() {
+            let stored = api.get(&format!("{DEPLOYMENTS}/{name}")).expect("deployed");
+            assert_eq!(stored["metadata"]["labels"][detect::VERSION], "v2.9.4", "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kustomization_of_the_repositorys_own_is_honoured_at_the_first_install() {
+        let own = "resources:\n- gotk-components.yaml\n- gotk-sync.yaml\n- source.yaml\ncommonAnnotations:\n  team: platform\n";
+        let source = "apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata:\n  name: shared\n  \
+                      namespace: fluxcd\nspec:\n  url: https://git.example\n";
+        let commit = "1111111111111111111111111111111111111111";
+        let folder = "eks-fargate/applications/fluxcd";
+        let file = |name: &str, text: &str| {
+            on("GetFile").with(&format!("{folder}/{name}\"")).json(json!({
+                "commitId": commit, "blobId": commit, "filePath": name, "fileMode": "NORMAL", "fileSize": 1,
+                "fileContent": base64::engine::general_purpose::STANDARD.encode(text),
+            }))
+        };
+        let exchanges = vec![
+            // The branch is still to be made from the default branch.
+            on("GetBranch").error(400, "BranchDoesNotExistException", "no such branch"),
+            on("GetRepository").json(json!({"repositoryMetadata": {"defaultBranch": "main"}})),
+            on("GetFolder").with("\"commitSpecifier\":\"main\"").json(json!({
+                "commitId": commit, "folderPath": folder,
+                "files": [{"absolutePath": format!("{folder}/kustomization.yaml"), "relativePath": "kustomization.yaml",
+                           "fileMode": "NORMAL", "blobId": commit}],
+            })),
+            file("kustomization.yaml", own),
+            file("source.yaml", source),
+        ];
+        let api = Api::new();
+        run_as(&api, &input(), exchanges).await.expect("installed");
+        let stored = api.get(&format!("{DEPLOYMENTS}/source-controller")).expect("deployed");
+        assert_eq!(stored["metadata"]["annotations"]["team"], "platform");
+        // The user's file says nothing of Fargate, and nothing is added to it.
+        let resources = &stored["spec"]["template"]["spec"]["containers"][0]["resources"];
+        assert_ne!(resources["requests"], resources["limits"]);
+        // What else the folder holds is applied too; the sync objects are another step's.
+        let path = |name: &str| {
+            format!("/apis/source.toolkit.fluxcd.io/v1/namespaces/fluxcd/gitrepositories/{name}")
+        };
+        assert!(api.get(&path("shared")).is_some());
+        assert!(api.get(&path("fluxcd")).is_none());
     }
 
     #[tokio::test]

@@ -2,27 +2,20 @@
 //! credentials in the cluster, GitRepository and Kustomization; and reports whether both are Ready
 //! at the branch's head. The step is polled by calling it again.
 
-use std::collections::BTreeMap;
-
 use aws_config::SdkConfig;
 use aws_sdk_secretsmanager::error::{ProvideErrorMetadata, SdkError};
-use codecommit::{Commit, Committed, File, Head, Overwrite, Repo};
+use codecommit::Committed;
 use eks::Kubernetes;
+use flux::folder::Folder;
 use flux::release::{Release, Releases};
-use flux::render::Rendered;
-use flux::sync::{self, GitCredentials, SyncState};
-use flux::{apply, detect, kustomize, render};
+use flux::sync::{self, GitCredentials, SyncState, Synced};
+use flux::{apply, detect, readiness, render};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use step::clock::Clock;
 use step::facts::{Cluster, Credentials, Git, Repository};
 use step::{Change, Request, Resource, Result, StepError, ledger};
 use transport::Transport;
-
-/// The names under which kustomize looks for its file; a folder has at most one of them.
-const KUSTOMIZATION_NAMES: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
-/// How many files that a user's own kustomization.yaml mentions are read.
-const MOST_FILES: usize = 30;
 
 /// What the state machine hands over.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -44,12 +37,14 @@ pub struct Input {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Output {
-    /// Whether both objects are Ready at the branch's head.
+    /// Whether both objects are Ready at the branch's head, and the controllers run in its version.
     pub ready: bool,
-    /// Why not; empty when they are.
+    /// Why not; empty when they are and do.
     pub because: String,
     /// The branch's head as Flux writes it, `<branch>@sha1:<commit>`.
     pub revision: String,
+    /// The version of Flux that is committed, and runs when ready.
+    pub version: String,
     /// GitRepository and Kustomization.
     pub objects: Vec<SyncState>,
     /// What was found or made.
@@ -107,18 +102,20 @@ impl Step {
         let credentials = self.credentials(&input.credentials).await?;
         let branch = input.repository.branch.as_str();
         let rendered = render::render(release, options, &input.git.url, branch)?;
-        let folder = render::folder(options);
         let repo = self.codecommit.repo(&input.repository.name);
-        let theirs = Theirs::read(&repo, branch, &folder, &rendered).await?;
-        let objects = sync::objects(&theirs.build(&rendered)?, namespace)?;
+        let folder = Folder::read(&repo, branch, options, &rendered).await?;
+        folder.check_version(options)?;
+        let built = folder.build(&rendered)?;
+        let objects = sync::objects(&built.objects, namespace)?;
 
-        let committed = commit(&repo, branch, &folder, &rendered, &theirs, release.version()).await?;
+        let committed = folder.commit(&repo, branch, &rendered, release.version()).await?;
         let mut resources = Vec::new();
         let mut done = |resource: Resource| {
             ledger::note(&resource);
             resources.push(resource);
         };
         done(commit_resource(&committed));
+        folder.report(&built).into_iter().for_each(&mut done);
         let secret = sync::ensure_secret(kubernetes, namespace, &options.secret_name, &credentials).await?;
         done(Resource::new("Secret", format!("{namespace}/{}", options.secret_name), secret.change));
         for object in [&objects.git_repository, &objects.kustomization] {
@@ -130,15 +127,14 @@ impl Step {
         // One request for each commit and each version of the credentials: a poll repeats none, and
         // a new password is not left to wait out the controller's pause after the old one's failure.
         let token = format!("{}.{}", committed.commit_id, secret.resource_version);
-        let synced = sync::follow(kubernetes, namespace, &revision, &token).await?;
-
-        Ok(Output {
-            ready: synced.because.is_empty(),
-            because: synced.because,
-            revision,
-            objects: synced.objects,
-            resources,
-        })
+        let Synced { objects, mut because } = sync::follow(kubernetes, namespace, &revision, &token).await?;
+        // Flux is Ready when it has applied itself; an upgrade is done when its new pods run.
+        if because.is_empty() {
+            let controllers = readiness::of_build(kubernetes, namespace, &built.objects).await?;
+            because = readiness::because(&controllers);
+        }
+        let version = release.version().to_owned();
+        Ok(Output { ready: because.is_empty(), because, revision, version, objects, resources })
     }
 
     /// Reads the stored Git credentials. The password leaves this function in a `SecretString` only,
@@ -184,91 +180,6 @@ fn stored(text: &SecretString) -> Option<GitCredentials> {
     complete.then_some(GitCredentials { username: stored.username, password })
 }
 
-/// What the repository's folder holds that is not ours: a kustomization.yaml of the user's own, and
-/// what it may refer to.
-#[derive(Debug, Default)]
-struct Theirs {
-    /// Whether the folder has a kustomization file already.
-    exists: bool,
-    /// Its text, where it differs from what would be written.
-    kustomization: Option<String>,
-    /// The files that it mentions, by their paths from the folder.
-    files: BTreeMap<String, String>,
-}
-
-impl Theirs {
-    async fn read(repo: &Repo<'_>, branch: &str, folder: &str, rendered: &Rendered) -> Result<Theirs> {
-        let head = match repo.head(branch).await? {
-            Head::Commit(commit) => commit,
-            Head::NoBranch { .. } | Head::Empty => return Ok(Theirs::default()),
-        };
-        let Some(listing) = repo.read_folder(&head, folder).await? else { return Ok(Theirs::default()) };
-        let Some((name, entry)) =
-            KUSTOMIZATION_NAMES.iter().find_map(|name| Some((*name, listing.files.get(*name)?)))
-        else {
-            return Ok(Theirs::default());
-        };
-        if entry.blob_id == codecommit::blob_id(rendered.kustomization.as_bytes()) {
-            return Ok(Theirs { exists: true, ..Theirs::default() });
-        }
-        let bytes = repo.read_file(&head, &format!("{folder}/{name}")).await?.unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        let mut files = BTreeMap::new();
-        for path in mentioned(&text).take(MOST_FILES) {
-            if let Some(bytes) = repo.read_file(&head, &format!("{folder}/{path}")).await? {
-                files.insert(path.to_owned(), String::from_utf8_lossy(&bytes).into_owned());
-            }
-        }
-        Ok(Theirs { exists: true, kustomization: Some(text), files })
-    }
-
-    /// The folder's objects as kustomize-controller will build them.
-    fn build(&self, rendered: &Rendered) -> Result<Vec<serde_json::Value>> {
-        let mut files = self.files.clone();
-        for (name, text) in rendered.files() {
-            files.insert(name.to_owned(), text.to_owned());
-        }
-        let kustomization = self.kustomization.as_deref().unwrap_or(&rendered.kustomization);
-        Ok(kustomize::build(kustomization, &files)?.objects)
-    }
-}
-
-/// The files of the folder that a kustomization.yaml mentions beside ours. Whatever looks like the
-/// path of a file is one; reading a file too many does no harm.
-fn mentioned(kustomization: &str) -> impl Iterator<Item = &str> {
-    let ours = ["gotk-components.yaml", "gotk-sync.yaml"];
-    kustomization
-        .split(|c: char| c.is_whitespace() || "\"',[]{}".contains(c))
-        .map(|word| word.strip_prefix("./").unwrap_or(word))
-        .filter(|word| [".yaml", ".yml", ".json"].iter().any(|end| word.ends_with(end)))
-        .filter(move |word| {
-            !ours.contains(word) && !word.contains("://") && !word.split('/').any(|part| part == "..")
-        })
-}
-
-async fn commit(
-    repo: &Repo<'_>,
-    branch: &str,
-    folder: &str,
-    rendered: &Rendered,
-    theirs: &Theirs,
-    version: &str,
-) -> Result<Committed> {
-    // `flux bootstrap` makes two commits; one commit never shows a kustomization.yaml that lists a
-    // file which is not there yet (terraform-provider-flux#790).
-    let message = format!("Add Flux {version} component and sync manifests");
-    let mut commit = Commit::new(branch, &message).author("Flux", "");
-    for (name, text) in rendered.files() {
-        let overwrite = match name {
-            "kustomization.yaml" if theirs.exists => continue,
-            "kustomization.yaml" => Overwrite::IfAbsent,
-            _ => Overwrite::Always,
-        };
-        commit = commit.file(File::new(&format!("{folder}/{name}"), text, overwrite));
-    }
-    repo.commit_files(&commit).await
-}
-
 fn commit_resource(committed: &Committed) -> Resource {
     if committed.written.is_empty() {
         return Resource::new("Commit", &committed.commit_id, Change::Unchanged);
@@ -280,6 +191,7 @@ fn commit_resource(committed: &Committed) -> Resource {
 mod tests {
     use std::sync::OnceLock;
 
+    use flux::render::Rendered;
     use kube_replies::Cluster as Api;
     use replies::{Exchange, Replies, on};
     use serde_json::{Value, json};
@@ -368,6 +280,22 @@ mod tests {
                 &json!({"status": {"observedGeneration": generation, "artifact": {"revision": revision},
                                    "lastAppliedRevision": revision, "lastAttemptedRevision": revision,
                                    "conditions": [ready]}}),
+            );
+        }
+        run_controllers(api, "v2.9.4");
+    }
+
+    /// The controllers of a version are rolled out.
+    fn run_controllers(api: &Api, version: &str) {
+        for name in input().request.flux.all_components() {
+            api.put(
+                &format!("/apis/apps/v1/namespaces/fluxcd/deployments/{name}"),
+                json!({"kind": "Deployment",
+                       "metadata": {"namespace": "fluxcd", "name": name, "generation": 1,
+                                    "labels": {"app.kubernetes.io/part-of": "flux",
+                                               "app.kubernetes.io/version": version}},
+                       "status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1,
+                                  "availableReplicas": 1}}),
             );
         }
     }
@@ -474,7 +402,45 @@ mod tests {
         ];
         let output = run(&api, exchanges).await.expect("synchronised");
         assert_eq!(output.resources[0], Resource::new("Commit", HEAD, Change::Unchanged));
+        let theirs = &output.resources[1];
+        assert_eq!((theirs.kind.as_str(), theirs.change), ("Kustomization file", Change::Adopted));
         assert_eq!(api.get(GIT).expect("applied")["spec"]["interval"], "5m0s");
+    }
+
+    #[tokio::test]
+    async fn an_upgrade_is_done_when_its_controllers_run() {
+        let api = Api::new();
+        run(&api, settled()).await.expect("synchronised");
+        reconcile(&api, HEAD);
+        run_controllers(&api, "v2.9.3");
+        let output = run(&api, settled()).await.expect("synchronised");
+        assert!(!output.ready);
+        let expected = "source-controller (it is v2.9.3 and not v2.9.4 yet)";
+        assert!(output.because.contains(expected), "{}", output.because);
+        run_controllers(&api, "v2.9.4");
+        assert!(run(&api, settled()).await.expect("synchronised").ready);
+    }
+
+    #[tokio::test]
+    async fn a_newer_flux_in_the_repository_is_not_overwritten() {
+        let rendered = rendered();
+        let newer = rendered.gotk_components.replace("v2.9.4", "v2.10.0");
+        let files = [
+            ("gotk-components.yaml", newer.as_str()),
+            ("gotk-sync.yaml", rendered.gotk_sync.as_str()),
+            ("kustomization.yaml", rendered.kustomization.as_str()),
+        ];
+        let file = on("GetFile").json(json!({
+            "commitId": HEAD, "blobId": SEED, "filePath": "f", "fileMode": "NORMAL", "fileSize": 1,
+            "fileContent": base64(&newer),
+        }));
+        let api = Api::new();
+        let exchanges = vec![secret(), branch(HEAD), folder(HEAD, &files), file];
+        let error = run(&api, exchanges).await.expect_err("refused");
+        assert_eq!(error.name, ErrorName::Conflict);
+        let text = format!("{FOLDER}/gotk-components.yaml has Flux v2.10.0, and this request wants v2.9.4");
+        assert!(error.message.contains(&text), "{}", error.message);
+        assert_eq!(api.writes(), []);
     }
 
     #[tokio::test]
@@ -600,12 +566,6 @@ mod tests {
             "{}",
             error.message
         );
-    }
-
-    #[test]
-    fn only_files_of_the_folder_are_taken_for_mentioned() {
-        let text = "resources: [gotk-sync.yaml, './a.yaml', ../b.yaml, https://x/c.yaml]\npatches:\n- path: d/e.json\n";
-        assert_eq!(mentioned(text).collect::<Vec<_>>(), ["a.yaml", "d/e.json"]);
     }
 
     fn base64(text: &str) -> String {
