@@ -9,6 +9,9 @@ use crate::request::Request;
 
 /// Tag key: which stack made a resource, and for which target.
 pub const OWNER_TAG: &str = "eks-flux-bootstrap:owner";
+/// Tag key: which execution made a resource. A rollback removes what carries its own execution's name,
+/// and needs no memory for that.
+pub const RUN_TAG: &str = "eks-flux-bootstrap:run";
 /// Tag key prefix on what several clusters of a VPC share: one tag a cluster.
 pub const CLUSTER_TAG_PREFIX: &str = "eks-flux-bootstrap:cluster/";
 /// The IAM path of every user that is made.

@@ -14,6 +14,24 @@ pub enum Change {
     Updated,
     /// It was ours and right.
     Unchanged,
+    /// A teardown took it away.
+    Deleted,
+    /// A teardown let its deletion begin; the detail says when it ends.
+    Scheduled,
+    /// A teardown left it; the detail says why.
+    Kept,
+    /// A plan: it is to be made.
+    Create,
+    /// A plan: it is foreign, and used as it is.
+    Adopt,
+    /// A plan: it is ours and differs; the detail names the attribute, old and new.
+    Update,
+    /// A plan of a teardown: it is to be taken away.
+    Delete,
+    /// A plan of a teardown: its deletion is to begin.
+    Schedule,
+    /// A plan of a teardown: it is to stay.
+    Keep,
 }
 
 impl Change {
@@ -24,6 +42,28 @@ impl Change {
             Change::Adopted => "adopted",
             Change::Updated => "updated",
             Change::Unchanged => "unchanged",
+            Change::Deleted => "deleted",
+            Change::Scheduled => "scheduled",
+            Change::Kept => "kept",
+            Change::Create => "create",
+            Change::Adopt => "adopt",
+            Change::Update => "update",
+            Change::Delete => "delete",
+            Change::Schedule => "schedule",
+            Change::Keep => "keep",
+        }
+    }
+
+    /// The same as a plan says it: what was done is to be done.
+    pub fn planned(self) -> Self {
+        match self {
+            Change::Created => Change::Create,
+            Change::Adopted => Change::Adopt,
+            Change::Updated => Change::Update,
+            Change::Deleted => Change::Delete,
+            Change::Scheduled => Change::Schedule,
+            Change::Kept => Change::Keep,
+            other => other,
         }
     }
 }
@@ -63,5 +103,29 @@ impl Resource {
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
+    }
+}
+
+/// A report in the words of a plan.
+pub fn planned(resources: Vec<Resource>) -> Vec<Resource> {
+    resources.into_iter().map(|resource| Resource { change: resource.change.planned(), ..resource }).collect()
+}
+
+/// What a step answers to a teardown or a rollback, in fact or in plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Removal {
+    /// Whether all is gone that is to go; the state machine asks again where it is not.
+    pub ready: bool,
+    /// Why not; empty when it is.
+    pub because: String,
+    /// What is deleted, scheduled for deletion, or kept and why. What is not there is not listed.
+    pub resources: Vec<Resource>,
+}
+
+impl Removal {
+    /// All is done.
+    pub fn done(resources: Vec<Resource>) -> Self {
+        Removal { ready: true, because: String::new(), resources }
     }
 }

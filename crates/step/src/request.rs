@@ -17,6 +17,15 @@ pub struct Request {
     /// Name of the EKS cluster, in the account and region of the stack.
     #[schemars(length(min = 1, max = 100), regex(pattern = r"^[0-9A-Za-z][A-Za-z0-9_-]*$"))]
     pub cluster: String,
+    /// `apply` makes, `plan` says what that would do and writes nothing.
+    #[serde(default)]
+    pub mode: Mode,
+    /// What becomes of what this execution made, where it fails.
+    #[serde(default)]
+    pub on_failure: OnFailure,
+    /// How long the stack may talk to the cluster's Kubernetes API.
+    #[serde(default)]
+    pub cluster_access: ClusterAccess,
     /// VPC and subnets, where the cluster's own should not be used.
     #[serde(default)]
     pub network: NetworkOptions,
@@ -37,6 +46,39 @@ pub struct Request {
     pub flux: FluxOptions,
 }
 
+/// Whether a run writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// It does.
+    #[default]
+    Apply,
+    /// It only says what it would write.
+    Plan,
+}
+
+/// What becomes of what a failed execution made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFailure {
+    /// It stays, and the next run goes on from there.
+    #[default]
+    Keep,
+    /// It is removed; what was there before stays.
+    Rollback,
+}
+
+/// How long the access entry of the stack's Flux role lives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ClusterAccess {
+    /// Until the teardown.
+    #[default]
+    Permanent,
+    /// Until the end of the run.
+    Temporary,
+}
+
 /// VPC and subnets. Both are taken from the cluster where absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -45,6 +87,8 @@ pub struct NetworkOptions {
     pub vpc_id: Option<String>,
     /// `subnet-…`; taken as they are, without a look at their route tables.
     pub subnet_ids: Vec<String>,
+    /// Takes over a foreign security group that is in the way.
+    pub adopt: bool,
 }
 
 /// The KMS key behind an alias.
@@ -56,11 +100,13 @@ pub struct KeyOptions {
     /// Days between a teardown and the key's deletion.
     #[schemars(range(min = 7, max = 30))]
     pub deletion_window_days: u8,
+    /// Takes over a foreign key behind the alias: it is tagged as ours, and from then on treated so.
+    pub adopt: bool,
 }
 
 impl Default for KeyOptions {
     fn default() -> Self {
-        KeyOptions { alias: None, deletion_window_days: 7 }
+        KeyOptions { alias: None, deletion_window_days: 7, adopt: false }
     }
 }
 
@@ -74,11 +120,13 @@ pub struct RepositoryOptions {
     pub branch: String,
     /// Shown in the CodeCommit console.
     pub description: Option<String>,
+    /// Takes over a foreign repository of that name: it is tagged as ours, and from then on treated so.
+    pub adopt: bool,
 }
 
 impl Default for RepositoryOptions {
     fn default() -> Self {
-        RepositoryOptions { name: None, branch: "flux-branch".to_owned(), description: None }
+        RepositoryOptions { name: None, branch: "flux-branch".to_owned(), description: None, adopt: false }
     }
 }
 
@@ -93,11 +141,13 @@ pub struct CredentialsOptions {
     /// Days in which a deleted secret can be restored.
     #[schemars(range(min = 7, max = 30))]
     pub recovery_window_days: u8,
+    /// Takes over a foreign secret of that name: it is tagged as ours, and its value replaced.
+    pub adopt: bool,
 }
 
 impl Default for CredentialsOptions {
     fn default() -> Self {
-        CredentialsOptions { user_name: None, secret_name: None, recovery_window_days: 7 }
+        CredentialsOptions { user_name: None, secret_name: None, recovery_window_days: 7, adopt: false }
     }
 }
 

@@ -114,7 +114,7 @@ pub(crate) async fn ensure(
         Change::Created => resource.detail("AmazonEKSClusterAdminPolicy on the whole cluster"),
         Change::Updated => resource.detail("AmazonEKSClusterAdminPolicy added, on the whole cluster"),
         Change::Adopted => resource.detail("was there with AmazonEKSClusterAdminPolicy"),
-        Change::Unchanged => resource,
+        _ => resource,
     };
     let created_at = found.entry.created_at().copied();
     let since = [created_at, at].into_iter().flatten().max_by_key(DateTime::as_nanos).ok_or_else(|| {
